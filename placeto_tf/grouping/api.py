@@ -12,7 +12,7 @@ import numpy as np
 from placeto_tf.costs.op_costs import OpCosts
 from placeto_tf.errors import PlacementError
 from placeto_tf.graphs.computation_graph import ComputationGraph
-from placeto_tf.grouping.compared_groupings import metis, single_consumer, single_ops
+from placeto_tf.grouping.compared_groupings import single_consumer, single_ops
 from placeto_tf.grouping.contraction import number_groups
 from placeto_tf.grouping.grouping import Grouping
 from placeto_tf.grouping.heavy_edge import heavy_edge
@@ -21,7 +21,6 @@ from placeto_tf.grouping.heavy_edge import heavy_edge
 METHODS: Mapping[str, Callable[..., np.ndarray]] = {
     "heavy_edge": heavy_edge,
     "single_consumer": single_consumer,
-    "metis": metis,
     "none": single_ops,
 }
 

@@ -1,4 +1,4 @@
-"""Groupings for comparison: none, the papers' colocation heuristics, METIS."""
+"""Groupings for comparison: none, and the colocation heuristic of the papers."""
 
 from __future__ import annotations
 
@@ -60,35 +60,4 @@ def single_consumer(
     contraction = contract(
         graph, costs, allowed_ops, merger.labels()[contraction.node_of_op])
   merger.merge_down(max_groups, cap_us)
-  return merger.labels()[contraction.node_of_op]
-
-
-def metis(
-    graph: ComputationGraph, costs: OpCosts, allowed_ops: np.ndarray, max_groups: int
-) -> np.ndarray:
-  """Groups by METIS's partition into `max_groups` parts of equal compute time.
-
-  Ops of a part that may not use the same devices are split again.
-
-  Args:
-    graph: the ops.
-    costs: their compute times and output bytes.
-    allowed_ops: [N, D] bool, where each op may run; equal for ops that are colocated.
-    max_groups: at most so many groups.
-
-  Returns:
-    [N] labels, equal for ops of one group.
-  """
-  from placeto_tf.grouping.metis_graph import MetisGraph
-
-  contraction = contract(graph, costs, allowed_ops, graph.colocation)
-  everything = np.ones(contraction.num_nodes, dtype=bool)
-  parts = MetisGraph(contraction, everything).partition(
-      np.full(max_groups, 1 / max_groups), imbalance=0.3, recursive=True, seed=0)
-  merger = Merger(contraction)
-  merger.merge_single_device()
-  keys = parts.astype(np.int64) * len(contraction.masks) + contraction.pattern
-  _, first, part = np.unique(keys, return_index=True, return_inverse=True)
-  merger.merge_pairs(np.arange(contraction.num_nodes), first[part.reshape(-1)], np.inf)
-  merger.merge_down(max_groups, CAP_OVER_MEAN * float(contraction.weight_us.sum()) / max_groups)
   return merger.labels()[contraction.node_of_op]

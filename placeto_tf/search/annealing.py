@@ -15,20 +15,18 @@ Dimensions: N ops, U supernodes, D devices.
 
 from __future__ import annotations
 
-import dataclasses
 import math
 from typing import Callable, List, Optional, Sequence, Tuple
 
 import numpy as np
 
-from placeto_tf.errors import PlacementError, check_above_zero
 from placeto_tf.problem.budget import Budget
 from placeto_tf.problem.candidates import best_so_far
 from placeto_tf.problem.compiled_evaluation import USED, CompiledEvaluations, evaluate, over
 from placeto_tf.problem.method import Kind, Method, plain
 from placeto_tf.problem.placement_problem import PlacementProblem
 from placeto_tf.problem.supernodes import COARSE_TO_FINE, Supernodes, placed_supernodes
-from placeto_tf.search.moves import MoveConfig, Moves, copy_supernode, propose, put
+from placeto_tf.search.moves import Moves, copy_supernode, propose, put
 from placeto_tf.search.starts import best_start
 from placeto_tf.simulation.compiling import compiled, copy_into
 
@@ -36,71 +34,38 @@ DEFAULT_BUDGET = Budget(max_evaluations=10_000)
 # A level ends early after this many moves in a row, per supernode and in all, that changed nothing.
 STALL, STALL_AT_LEAST = 10, 100
 HOTTEST = 0.05  # the highest temperature of any round, as a fraction of the step time
-
-
-@dataclasses.dataclass(frozen=True)
-class AnnealingConfig:
-  """Settings of annealing; docs/results/what_did_not_help.md lists those tried.
-
-  Attributes:
-    levels: (number of supernodes divided by the number of groups, share of the budget) of each
-      level, coarse to fine: the first level has a handful of large supernodes and moves whole
-      layers at once.
-    start_temperature, end_temperature: temperatures at the start and the end of every level, as
-      fractions of the step time at the level's start.
-    evaluations_a_supernode: the fewest evaluations per supernode; a level whose share of the budget
-      allows fewer is skipped, because it would get nothing done.
-    reheat: factor on the start temperature of each further round; rounds follow one another until
-      the budget is used up.
-    moves: how often each kind of move is sampled.
-  """
-
-  levels: Tuple[Tuple[float, float], ...] = COARSE_TO_FINE
-  start_temperature: float = 1e-3
-  end_temperature: float = 1e-5
-  evaluations_a_supernode: float = 0.08
-  reheat: float = 4.0
-  moves: MoveConfig = MoveConfig()
-
-  def __post_init__(self) -> None:
-    check_above_zero(self, "start_temperature", "end_temperature", "reheat")
-    if not self.levels or min(min(level) for level in self.levels) <= 0:
-      raise PlacementError(
-          f"levels is {self.levels}; expected pairs of numbers above 0, such as ((0.25, 1.0),)")
+# Temperatures at the start and the end of every level, as fractions of the step time at the level's
+# start; the first is REHEAT times as high in each further round.
+START_TEMPERATURE, END_TEMPERATURE, REHEAT = 1e-3, 1e-5, 4.0
+# A level whose share of the budget has fewer evaluations per supernode is skipped, because it would
+# get nothing done. docs/results/what_did_not_help.md lists the settings tried.
+EVALUATIONS_A_SUPERNODE = 0.08
 
 
 def anneal(
-    problem: PlacementProblem, budget: Optional[Budget] = None, seed: int = 0, *,
-    config: AnnealingConfig = AnnealingConfig(), start: Optional[np.ndarray] = None) -> np.ndarray:
-  """Anneals until the budget is used up.
-
-  Starts from `start`, or the problem's best placement so far, or else from the best simple one.
+    problem: PlacementProblem, budget: Optional[Budget] = None, seed: int = 0) -> np.ndarray:
+  """Anneals until the budget is used up, from the best placement so far, or the best simple one.
 
   Args:
     problem: evaluates.
     budget: of the search; None allows 10,000 evaluations.
     seed: of moves and acceptance.
-    config: levels, temperatures and moves.
-    start: [N] int32, or None.
 
   Returns:
     [N] int32, the problem's best placement.
   """
   budget = budget or DEFAULT_BUDGET
   placement, objective_us = best_start(problem, budget, seed)
-  if start is not None and not problem.search_log.exhausted(budget):
-    placement = start
-    objective_us = float(problem.evaluate_ops(start[None]).objective_us[0])
-  levels = _levels(problem, config, problem.search_log.remaining_evaluations(budget))
+  levels = _levels(problem, problem.search_log.remaining_evaluations(budget))
   return anneal_rounds(
       problem, lambda placement, count: placed_supernodes(problem, placement, count), levels,
-      placement, objective_us, budget, np.random.default_rng(seed), config)
+      placement, objective_us, budget, np.random.default_rng(seed))
 
 
 def anneal_rounds(
     problem: PlacementProblem, make: Callable[[np.ndarray, int], Supernodes],
     levels: Sequence[Tuple[int, float]], placement: np.ndarray, objective_us: float, budget: Budget,
-    rng: np.random.Generator, config: AnnealingConfig = AnnealingConfig()) -> np.ndarray:
+    rng: np.random.Generator) -> np.ndarray:
   """Anneals all levels, again and again while budget is left; each round begins hotter.
 
   Args:
@@ -111,12 +76,11 @@ def anneal_rounds(
     objective_us: of `placement`.
     budget: of all rounds.
     rng: decides moves and acceptance.
-    config: temperatures and moves.
 
   Returns:
     [N] int32, the problem's best placement.
   """
-  hot = config.start_temperature
+  hot = START_TEMPERATURE
   while not problem.search_log.exhausted(budget):
     before = problem.search_log.evaluations
     for i, (count, share) in enumerate(levels):
@@ -125,24 +89,22 @@ def anneal_rounds(
       # The level's share, relative to the levels still to come.
       part = budget.share(problem.search_log, share / sum(later for _, later in levels[i:]))
       placement, objective_us = anneal_supernodes(
-          problem, make(placement, count), placement, objective_us, part, rng,
-          temperatures=(min(HOTTEST, hot), config.end_temperature), moves=config.moves)
+          problem, make(placement, count), placement, objective_us, part, rng, min(HOTTEST, hot))
     if problem.search_log.evaluations == before:
       break  # no op can be moved
-    hot *= config.reheat
+    hot *= REHEAT
   return best_so_far(problem, placement)
 
 
 def _levels(
-    problem: PlacementProblem, config: AnnealingConfig, evaluations: Optional[int]
-) -> List[Tuple[int, float]]:
+    problem: PlacementProblem, evaluations: Optional[int]) -> List[Tuple[int, float]]:
   """Returns (number of supernodes, share of the budget) of each level.
 
   No level is coarser than one supernode per device or finer than single ops.
   """
   finest = max(problem.num_groups, len(np.unique(problem.graph.colocation)))
   levels: List[Tuple[int, float]] = []
-  for factor, share in config.levels:
+  for factor, share in COARSE_TO_FINE:
     count = min(max(int(problem.num_groups * factor), problem.num_devices), finest)
     # Levels that the limits make equal are one, with both shares.
     if levels and levels[-1][0] == count:
@@ -151,7 +113,7 @@ def _levels(
   if evaluations is not None:
     # Levels with too few evaluations for their supernodes are skipped; at least one level is kept.
     enough = [(count, share) for count, share in levels
-              if share * evaluations >= config.evaluations_a_supernode * count]
+              if share * evaluations >= EVALUATIONS_A_SUPERNODE * count]
     levels = enough or levels[:1]
   return levels
 
@@ -163,10 +125,7 @@ def anneal_supernodes(
     objective_us: float,
     budget: Budget,
     rng: np.random.Generator,
-    *,
-    temperatures: Tuple[float, float] = (
-        AnnealingConfig.start_temperature, AnnealingConfig.end_temperature),
-    moves: Optional[MoveConfig] = None,
+    hot: float = START_TEMPERATURE,
 ) -> Tuple[np.ndarray, float]:
   """Anneals supernodes from a placement whose ops agree within each supernode.
 
@@ -177,8 +136,7 @@ def anneal_supernodes(
     objective_us: of `placement`.
     budget: when to stop.
     rng: decides moves and acceptance.
-    temperatures: at the start and at the end, as fractions of `objective_us`.
-    moves: how often each kind of move is sampled; None is `MoveConfig()`.
+    hot: temperature at the start, as a fraction of `objective_us`.
 
   Returns:
     The best placement [N] found, and its objective.
@@ -186,15 +144,14 @@ def anneal_supernodes(
   best = np.array(placement, dtype=np.int32)
   if not supernodes.movable:
     return best, objective_us
-  sampled = Moves.of(supernodes, moves or MoveConfig())
+  sampled = Moves.of(supernodes)
   devices = np.array(supernodes.devices(best), dtype=np.int32)
   # [2] objectives of the current and of the best placement.
   current, found_us = best.copy(), np.full(2, objective_us)
   began = problem.search_log.evaluations, problem.search_log.seconds
   # Geometric cooling: T = T0 * exp(log(T1 / T0) * used share of the budget).
   schedule = np.array([
-      max(temperatures[0] * objective_us, 1e-12), math.log(temperatures[1] / temperatures[0]),
-      0.0, 0.0, 0.0])
+      max(hot * objective_us, 1e-12), math.log(END_TEMPERATURE / hot), 0.0, 0.0, 0.0])
   # Ends a level that has frozen.
   patience, since = STALL * len(supernodes.movable) + STALL_AT_LEAST, 0
   with CompiledEvaluations(problem, budget) as evaluations:

@@ -11,56 +11,36 @@ Dimensions: N ops, U supernodes (coarse groups), D devices.
 
 from __future__ import annotations
 
-import dataclasses
 from typing import List, Optional, Tuple
 
 import numpy as np
 
-from placeto_tf.errors import check_above_zero
 from placeto_tf.problem.budget import Budget
 from placeto_tf.problem.candidates import best_so_far
 from placeto_tf.problem.compiled_evaluation import CompiledEvaluations, evaluate, over
 from placeto_tf.problem.method import Kind, Method, plain
 from placeto_tf.problem.placement_problem import PlacementProblem
 from placeto_tf.problem.supernodes import Supernodes, level_counts, placed_supernodes
-from placeto_tf.search.moves import MoveConfig, Moves, copy_supernode, propose, put, shuffle
+from placeto_tf.search.moves import Moves, copy_supernode, propose, put, shuffle
 from placeto_tf.search.starts import best_start
 from placeto_tf.simulation.compiling import compiled
 
 DEFAULT_BUDGET = Budget(max_evaluations=10_000)
-
-
-@dataclasses.dataclass(frozen=True)
-class LocalSearchConfig:
-  """Settings of local search; docs/results/what_did_not_help.md lists those tried.
-
-  Attributes:
-    coarse_levels: number of supernodes divided by the number of groups, for the levels before the
-      level of groups and that of single ops.
-    passes: the most passes over the supernodes of a coarse level.
-    kick_moves: number of random moves at a restart; there are as many supernodes as groups then.
-    moves: how often each kind of move is sampled for a kick.
-  """
-
-  coarse_levels: Tuple[float, ...] = (0.125, 0.18, 0.25, 0.35, 0.5, 0.7)
-  passes: int = 1
-  kick_moves: int = 6
-  moves: MoveConfig = MoveConfig()
-
-  def __post_init__(self) -> None:
-    check_above_zero(self, "passes", "kick_moves")
+# Number of supernodes divided by the number of groups, for the levels before those of groups and of
+# single ops; the most passes over the supernodes of such a level; the random moves of a restart.
+# docs/results/what_did_not_help.md lists the settings tried.
+COARSE_LEVELS = (0.125, 0.18, 0.25, 0.35, 0.5, 0.7)
+PASSES, KICK_MOVES = 1, 6
 
 
 def search_locally(
-    problem: PlacementProblem, budget: Optional[Budget] = None, seed: int = 0, *,
-    config: LocalSearchConfig = LocalSearchConfig()) -> np.ndarray:
+    problem: PlacementProblem, budget: Optional[Budget] = None, seed: int = 0) -> np.ndarray:
   """Searches locally from the best simple placement, with a kick after each local optimum.
 
   Args:
     problem: evaluates.
     budget: of the search; None allows 10,000 evaluations.
     seed: of orders and kicks.
-    config: levels, passes and kicks.
 
   Returns:
     [N] int32, the problem's best placement.
@@ -72,7 +52,7 @@ def search_locally(
   # One round: all levels from coarse to fine, then a kick from the best placement.
   while not problem.search_log.exhausted(budget):
     before = problem.search_log.evaluations
-    for count, passes in _levels(problem, config):
+    for count, passes in _levels(problem):
       if problem.search_log.exhausted(budget):
         break  # making supernodes of a large graph takes seconds
       supernodes = placed_supernodes(problem, placement, count)
@@ -83,17 +63,16 @@ def search_locally(
       best, best_us = placement, objective_us
     if problem.search_log.evaluations == before:
       break  # no op can be moved
-    placement, objective_us = _kick(problem, best, budget, rng, config)
+    placement, objective_us = _kick(problem, best, budget, rng)
   return best_so_far(problem, best)
 
 
-def _levels(
-    problem: PlacementProblem, config: LocalSearchConfig) -> List[Tuple[int, Optional[int]]]:
+def _levels(problem: PlacementProblem) -> List[Tuple[int, Optional[int]]]:
   """Returns (number of supernodes, passes) per level; passes None: until nothing improves."""
   # Distinct counts in order; never fewer supernodes than devices.
   coarse = dict.fromkeys(
-      max(problem.num_devices, int(problem.num_groups * each)) for each in config.coarse_levels)
-  return [(count, config.passes) for count in coarse if count < problem.num_groups] + [
+      max(problem.num_devices, int(problem.num_groups * each)) for each in COARSE_LEVELS)
+  return [(count, PASSES) for count in coarse if count < problem.num_groups] + [
       (count, None) for count in level_counts(problem)]
 
 
@@ -199,8 +178,7 @@ def _descend(tables, order, visit, others, current, found_us, rng, evaluator, mo
 
 
 def _kick(
-    problem: PlacementProblem, placement: np.ndarray, budget: Budget, rng: np.random.Generator,
-    config: LocalSearchConfig,
+    problem: PlacementProblem, placement: np.ndarray, budget: Budget, rng: np.random.Generator
 ) -> Tuple[np.ndarray, float]:
   """Makes some random moves; returns the placement [N] and its objective."""
   if problem.search_log.exhausted(budget):
@@ -210,8 +188,8 @@ def _kick(
       problem, placement, max(problem.num_devices, problem.num_groups))
   current = placement.copy()
   if supernodes.movable:
-    _move(Moves.of(supernodes, config.moves), rng,
-          np.array(supernodes.devices(placement), dtype=np.int32), current, config.kick_moves)
+    _move(Moves.of(supernodes), rng,
+          np.array(supernodes.devices(placement), dtype=np.int32), current, KICK_MOVES)
   if problem.search_log.exhausted(budget):
     return current, float("inf")
   return current, float(problem.evaluate_ops(current).objective_us[0])

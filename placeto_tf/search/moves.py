@@ -5,31 +5,18 @@ Dimensions: N ops, U supernodes (coarse groups).
 
 from __future__ import annotations
 
-import dataclasses
-from typing import NamedTuple, Tuple
+from typing import NamedTuple
 
 import numpy as np
 
 from placeto_tf.problem.supernodes import Supernodes, SupernodeTables
 from placeto_tf.simulation.compiling import part
 
-
-@dataclasses.dataclass(frozen=True)
-class MoveConfig:
-  """Frequencies of the kinds of moves; docs/results/what_did_not_help.md lists those tried.
-
-  Attributes:
-    uniform: share of moves that send a supernode to any device.
-    neighbour: share of moves that send a supernode to the device of one of its neighbours.
-    swap: share of moves that swap two supernodes. All other moves send a cluster of neighbouring
-      supernodes to one device.
-    cluster_sizes: smallest and largest number of supernodes in such a cluster.
-  """
-
-  uniform: float = 0.3
-  neighbour: float = 0.4
-  swap: float = 0.1
-  cluster_sizes: Tuple[int, int] = (2, 8)
+# Shares of moves: a supernode to any device, to the device of a neighbour, a swap of two. All other
+# moves send a cluster of neighbouring supernodes, so many at least and at most, to one device.
+# docs/results/what_did_not_help.md lists the settings tried.
+UNIFORM, NEIGHBOUR, SWAP = 0.3, 0.4, 0.1
+CLUSTER_SIZES = (2, 8)
 
 
 class Moves(NamedTuple):
@@ -45,25 +32,14 @@ class Moves(NamedTuple):
   around: np.ndarray  # [U] int32, a buffer of `propose`
 
   @classmethod
-  def of(cls, supernodes: Supernodes, config: MoveConfig = MoveConfig()) -> Moves:
-    """Prepares moves of the coarse groups of a search.
-
-    Args:
-      supernodes: the coarse groups, their neighbours and allowed devices.
-      config: how often each kind of move is sampled.
-
-    Returns:
-      Tables for `propose`; their arrays hold the largest move.
-    """
-    # A swap has two supernodes, a cluster up to `cluster_sizes[1]`.
-    largest = max(2, config.cluster_sizes[1])
+  def of(cls, supernodes: Supernodes) -> Moves:
+    """Prepares moves of the coarse groups of a search, with their neighbours and devices."""
+    largest = max(2, CLUSTER_SIZES[1])  # a swap has two supernodes
     is_movable = np.zeros(len(supernodes), dtype=bool)
     is_movable[supernodes.movable] = True
     return cls(
-        supernodes.tables,
-        np.array([config.uniform, config.uniform + config.neighbour,
-                  config.uniform + config.neighbour + config.swap]),
-        np.array(config.cluster_sizes, dtype=np.int64), is_movable, np.zeros(largest, np.int32),
+        supernodes.tables, np.cumsum([UNIFORM, NEIGHBOUR, SWAP]),
+        np.array(CLUSTER_SIZES, dtype=np.int64), is_movable, np.zeros(largest, np.int32),
         np.zeros(largest, np.int32), np.zeros(largest, np.int32),
         np.zeros(len(supernodes), np.int32))
 

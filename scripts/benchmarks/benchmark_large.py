@@ -1,38 +1,32 @@
-"""Measures loading, costing, grouping, placing and writing back of one graph; prints JSON.
+"""Measures the whole command on graphs of any size: processor seconds and peak memory of place.py.
 
-  scripts/with_env python scripts/benchmarks/benchmark_large.py --make=1000000 \\
-      --to=million.cost_graph.pb
-  scripts/with_env python scripts/benchmarks/benchmark_large.py --measure=million.cost_graph.pb
+  scripts/with_env python scripts/benchmarks/benchmark_large.py --graph=1000000 --out=million
 
-The shipped policy places. `reproduce.py --page=waiting` measures each graph in a process of its
-own, so that its peak memory is that of one graph and its seconds are a user's whole waiting time,
-imports included. CPU time is that of all threads and forks, for machines that also do other work.
-Costs are estimated again, not taken from the cache.
+The graph is a spec, or a number of ops of a synthetic CostGraphDef.
 """
 
 from __future__ import annotations
 
 import json
 import os
-import resource
+import pathlib
 import subprocess
 import sys
-import tempfile
-import time
-from typing import Any, Callable, Dict, Tuple
+from typing import Any, Dict
 
 import numpy as np
-from absl import app, flags
+from absl import flags
+
+from placeto_tf.programs import entry_point
 
 FLAGS = flags.FLAGS
+# reproduce.py imports this module beside its own flags.
+if __name__ == "__main__":
+  flags.DEFINE_string("graph", None, "Spec of a graph, or a number of ops.", required=True)
+  flags.DEFINE_string("cluster", "k80_placeto:8", "Cluster on which the graph is placed.")
+  flags.DEFINE_string("out", None, "Directory of the graph and the result.", required=True)
 
-flags.DEFINE_string("cluster", "k80:4", "Cluster of the costs and the groups.")
-flags.DEFINE_integer("evaluations", 300, "Placements that the shipped policy evaluates.",
-                     lower_bound=1)
-flags.DEFINE_string("measure", None, "File to measure in this process; prints a JSON line.")
-flags.DEFINE_string("make", None, "Graph that is written to --to: a spec, or a number of ops.")
-flags.DEFINE_string("to", None, "File to write.")
-
+_PLACE = pathlib.Path(__file__).resolve().parents[1] / "place.py"
 _BRANCHES = 8  # of the synthetic graph
 _CELL = 50  # ops of a branch in one cell
 
@@ -68,106 +62,41 @@ def synthetic_cost_graph(num_ops: int) -> Any:
   return proto
 
 
-def make(what: str, path: str) -> None:
-  """Writes the graph of a row."""
-  if what.isdecimal():
-    proto = synthetic_cost_graph(int(what))
-  else:
-    from placeto_tf.graphs import load_graph
+def measured(graph: str, cluster: str, evaluations: int, out: str) -> Dict[str, Any]:
+  """Places by `placeto` in a process of its own.
 
-    source = load_graph(what).source
-    assert source is not None  # every graph that is loaded has one
-    proto = source.proto
-  with open(path, "wb") as file:
-    file.write(proto.SerializeToString())
+  Args:
+    graph: a spec, or a number of ops.
+    cluster: as for place.py.
+    evaluations: placements that the policy evaluates.
+    out: directory of the graph and the result.
 
-
-def measure(path: str) -> Dict[str, Any]:
-  """Returns the seconds of each stage, and the peak memory of this process."""
-  found: Dict[str, Any] = {}
-
-  def timed(stage: str, function: Callable[[], Any]) -> Any:
-    started = time.perf_counter()
-    result = function()
-    found[stage] = time.perf_counter() - started
-    return result
-
-  def imports() -> None:
-    import tensorflow  # noqa: F401
-
-    from placeto_tf import costs, grouping, placements  # noqa: F401
-    from placeto_tf.placing import run  # noqa: F401
-
-  timed("import", imports)
-  from placeto_tf.clusters import Cluster
-  from placeto_tf.costs import estimate_costs
-  from placeto_tf.graphs import load_graph
-  from placeto_tf.grouping import group_ops
-  from placeto_tf.placements import Placement, write_placed
-  from placeto_tf.placing import registry, running
-  from placeto_tf.problem.budget import Budget
-  from placeto_tf.problem.host_options import offered_devices
-  from placeto_tf.problem.placement_problem import PlacementProblem
-  from placeto_tf.search.lower_bounds import lower_bound_us
-
-  cluster = Cluster.parse(FLAGS.cluster)
-  graph = timed("load", lambda: load_graph(path))
-  costs = timed("cost", lambda: estimate_costs(graph, cluster, cache=False))
-
-  def group() -> Tuple[Any, np.ndarray]:
-    allowed = offered_devices(graph, cluster, costs)
-    return group_ops(graph, costs, allowed), allowed
-
-  grouping, allowed = timed("group", group)
-
-  def place() -> np.ndarray:
-    problem = PlacementProblem(graph, costs, cluster, grouping, allowed_ops=allowed)
-    budget, policy = Budget(max_evaluations=FLAGS.evaluations), registry.find("placeto")
-    running.prepare(problem, policy, budget)
-    found["start_us"] = problem.search_log.best_objective_us
-    placement = running.run(problem, policy, budget)
-    found["placed_us"] = problem.search_log.best_objective_us
-    found["bound_us"] = lower_bound_us(problem)
-    return placement
-
-  indices = timed("place", place)
-
-  def write() -> None:
-    placement = Placement.from_indices(graph, cluster, indices)
-    with tempfile.TemporaryDirectory() as folder:
-      write_placed(graph, placement, folder)
-      placement.save(os.path.join(folder, "placement.json"))
-
-  timed("write", write)
-  used = [resource.getrusage(who) for who in (resource.RUSAGE_SELF, resource.RUSAGE_CHILDREN)]
-  peak = max(usage.ru_maxrss for usage in used) * 1024
-  found["cpu_s"] = sum(usage.ru_utime + usage.ru_stime for usage in used)
-  return {**found, "ops": graph.num_ops, "edges": graph.num_edges, "groups": grouping.num_groups,
-          "file_bytes": os.path.getsize(path), "peak_bytes": peak}
+  Returns:
+    The result's report, with the processor seconds and peak memory of the process.
+  """
+  os.makedirs(out, exist_ok=True)
+  if graph.isdecimal():
+    path = os.path.join(out, "graph.cost_graph.pb")
+    with open(path, "wb") as file:
+      file.write(synthetic_cost_graph(int(graph)).SerializeToString())
+    graph = path
+  placed = os.path.join(out, "placed")
+  process = subprocess.Popen(
+      [sys.executable, str(_PLACE), f"--graph={graph}", f"--cluster={cluster}", f"--out={placed}",
+       "--method=placeto", f"--max_evaluations={evaluations}"], stdout=subprocess.DEVNULL)
+  _, status, used = os.wait4(process.pid, 0)
+  if status:
+    raise subprocess.CalledProcessError(status, "place.py")
+  report = json.loads(pathlib.Path(placed, "report.json").read_text(encoding="utf-8"))
+  return {**report, "cpu_s": used.ru_utime + used.ru_stime, "peak_bytes": used.ru_maxrss * 1024}
 
 
-def measured(what: str, cluster: str, evaluations: int) -> Dict[str, Any]:
-  """Returns the figures of `measure`, made in a process of its own. Args: what: see --make."""
-  def run(*args: str) -> str:
-    return subprocess.run(
-        [sys.executable, os.path.abspath(__file__), f"--cluster={cluster}",
-         f"--evaluations={evaluations}", *args], stdout=subprocess.PIPE, text=True, check=True
-    ).stdout
-
-  with tempfile.TemporaryDirectory() as folder:
-    suffix = ".cost_graph.pb" if what.isdecimal() else ".meta"
-    path = os.path.join(folder, f"graph{suffix}")
-    run(f"--make={what}", f"--to={path}")
-    return json.loads(run(f"--measure={path}").splitlines()[-1])
-
-
-def main(_: Any) -> None:
-  """Writes a graph, or measures one in this process."""
-  if FLAGS.make:
-    make(FLAGS.make, FLAGS.to)
-  else:
-    print(json.dumps(measure(FLAGS.measure)))
+def main() -> None:
+  """Measures one graph."""
+  found = measured(FLAGS.graph, FLAGS.cluster, 300, FLAGS.out)
+  print(f"{found['graph']['ops']:,} ops, {found['cpu_s']:.0f} s of a processor, "
+        f"{found['peak_bytes'] / 2**30:.1f} GiB")
 
 
 if __name__ == "__main__":
-  app.run(main)
+  entry_point.run_program(main)

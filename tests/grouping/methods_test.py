@@ -42,20 +42,6 @@ def test_single_consumers_join_again_once_their_consumers_are_one():
   assert _groups(graph, costs, 2, "single_consumer") == [[0, 1, 2, 3], [4, 5]]
 
 
-def test_metis_makes_parts_of_equal_compute_time():
-  graph, costs = _graph(64, [(i, i + 1) for i in range(63)])
-  sizes = [len(ops) for ops in _groups(graph, costs, 8, "metis")]
-  assert len(sizes) == 8 and max(sizes) <= 12
-
-
-def test_metis_parts_are_split_by_allowed_devices():
-  allowed = np.ones((8, 3), bool)
-  allowed[:, 2] = False
-  allowed[[2, 5]] = [False, False, True]
-  graph, costs = _graph(8, [(i, i + 1) for i in range(7)])
-  assert [2, 5] in _groups(graph, costs, 4, "metis", allowed)
-
-
 def test_the_lightest_edges_stay_cut():
   sizes = [1e6, 1e6, 0, 1e6, 1e6, 0]
   graph, costs = _graph(6, [(i, i + 1) for i in range(5)], 10, sizes)

@@ -18,14 +18,8 @@ SEARCHES = [anneal, search_locally]
 
 def _layered(make_problem, make_cluster, **fields):
   """Four columns of six ops; heavy within a column, light between them."""
-  edges, sizes = [], []
-  for layer in range(6):
-    for column in range(4):
-      op = 4 * layer + column
-      sizes.append(3000)
-      if layer < 5:
-        edges.append((op, op + 4))
-  return make_problem([20.0] * 24, edges, sizes, cluster=make_cluster(4), **fields)
+  edges = [(op, op + 4) for op in range(20)]
+  return make_problem([20.0] * 24, edges, [3000] * 24, cluster=make_cluster(4), **fields)
 
 
 @pytest.mark.parametrize("search", SEARCHES)
@@ -60,23 +54,20 @@ def test_annealing_ends_near_the_optimum_of_small_graphs(seed, random_problem):
 
 def test_descent_ends_where_no_single_move_improves(random_problem):
   problem = random_problem(8)
-  placement = single(problem)
-  supernodes = Supernodes(problem)
+  placement, supernodes = single(problem), Supernodes(problem)
   found, objective_us = descend(
       problem, supernodes, placement, problem.search_log.best_objective_us,
       Budget(max_evaluations=10_000), np.random.default_rng(0))
   for supernode in supernodes.movable:
     for device in np.flatnonzero(supernodes.allowed[supernode]):
-      moved = found.copy()
-      moved[supernodes.supernode_of_op == supernode] = device
+      moved = np.where(supernodes.supernode_of_op == supernode, device, found)
       assert problem.evaluate_ops(moved).objective_us[0] >= objective_us
 
 
 @pytest.mark.parametrize("seed", range(6))
 def test_supernodes_follow_a_placement_of_any_ops(seed, random_problem):
   problem = random_problem(seed)
-  rng = np.random.default_rng(seed)
-  scores = rng.random(problem.allowed_ops.shape)
+  scores = np.random.default_rng(seed).random(problem.allowed_ops.shape)
   placement = np.where(problem.allowed_ops, scores, -1).argmax(axis=1)
   placement = placement[problem.graph.colocation].astype(np.int32)
   for count in level_counts(problem):
@@ -101,6 +92,6 @@ def test_moves_change_something_and_stay_allowed(random_problem):
     sampled.append(list(zip(moves.supernodes[:count].tolist(), moves.devices[:count].tolist())))
   assert sum(bool(move) for move in sampled) > 100
   for move in sampled:
-    assert len({supernode for supernode, _ in move}) == len(move)
+    assert len(dict(move)) == len(move)
     for supernode, device in move:
       assert supernodes.allowed[supernode, device] and device != devices[supernode]

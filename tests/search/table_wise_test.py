@@ -13,8 +13,7 @@ from placeto_tf.placing import registry
     ("tables_by_size_x_lookups", [0, 1, 0, 1])])
 def test_tables_are_dealt_out_greedily(name, devices, make_problem, make_cluster):
   """Four tables: a read, a look-up in its value, and one sum of all rows."""
-  edges = [edge for t in range(4) for edge in ((3 * t, 3 * t + 1), (3 * t + 1, 3 * t + 2),
-                                               (3 * t + 2, 12))]
+  edges = [edge for t in range(0, 12, 3) for edge in ((t, t + 1), (t + 1, t + 2), (t + 2, 12))]
   sizes, lookups = (8, 6, 5, 1), (1, 2, 3, 9)
   problem = make_problem(
       np.ones(13), edges, [byte for t in range(4) for byte in (0, sizes[t], lookups[t])] + [1],
@@ -31,15 +30,13 @@ def test_tables_are_dealt_out_greedily(name, devices, make_problem, make_cluster
 
 def test_a_table_goes_where_there_is_room_and_its_sparse_gradient_goes_along(
     make_problem, make_cluster):
-  """Two tables of 6 and 5 bytes, and a dense variable of 8 bytes on the first of two devices."""
-  # 0-2 dense; of a table: handle, look-up, slice of the joint gradient, its sum, update.
-  edges = [(0, 1), (1, 2)]
-  for first in (3, 8):
-    edges += [(first, first + 1), (first + 1, 1), (2, first + 2), (first + 2, first + 3),
-              (first + 3, first + 4)]
+  """Tables of 60 and 30 bytes, and a dense variable of 95 on the first of two devices of 100."""
+  # 0-2 are dense; then of a table: handle, look-up, slice of the joint gradient, its sum, update.
+  edges = [(0, 1), (1, 2)] + [edge for t in (3, 8) for edge in (
+      (t, t + 1), (t + 1, 1), (2, t + 2), (t + 2, t + 3), (t + 3, t + 4))]
   problem = make_problem(
-      np.ones(13), edges, [0, 9, 40] + [0, 2, 2, 2, 0] * 2, cluster=make_cluster(
-          2, memory=100.0), persistent_bytes=[95, 0, 0] + [60, 0, 0, 0, 0] + [30] + [0] * 4,
+      np.ones(13), edges, [0, 9, 40] + [0, 2, 2, 2, 0] * 2, cluster=make_cluster(2, memory=100.0),
+      persistent_bytes=[95, 0, 0, 60, 0, 0, 0, 0, 30, 0, 0, 0, 0],
       op_types=["VarHandleOp", "ConcatV2", "Sum"] + [
           "VarHandleOp", "ResourceGather", "Slice", "Sum", "ResourceScatterAdd"] * 2,
       colocation=np.array([0, 1, 2, 3, 3, 5, 6, 3, 8, 8, 10, 11, 8], np.int32))

@@ -82,7 +82,7 @@ def prove(
           max_seconds=budget.share(problem.search_log, 0.2).max_seconds)
       placement, _ = anneal_supernodes(
           problem, supernodes, start[supernodes.supernode_of_op], incumbent.objective_us, limit,
-          np.random.default_rng(seed), temperatures=(1e-2, 1e-4))
+          np.random.default_rng(seed), 1e-2)
       if not problem.search_log.exhausted(budget):
         incumbent.simulate(problem.project(placement)[None], budget)
 

@@ -123,9 +123,7 @@ def _structure(spec):
     return tuple(tuple(enas._sample_conv_cell(rng, options["nodes"])) for _ in range(2))
   if model == "enas_recurrent":
     return tuple(enas._sample_recurrent_cell(rng, options["nodes"]))
-  if model == "recommender":
-    return options["tables_seed"]
-  return options["layers"], options["steps"]
+  return tuple(options.get(each) for each in ("layers", "steps", "tables_seed"))
 
 
 @pytest.mark.parametrize("name", zoo.family_names())
