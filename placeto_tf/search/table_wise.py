@@ -1,8 +1,8 @@
 """Greedy placements of large tables, as recommenders are placed by hand: the baselines.
 
-Each table goes to the device with the least cost so far that has room for it, dearest table first.
-A table is a variable of which ops use only some rows, with all that is colocated with it and the
-ops that serve it alone: look-ups, sums of the rows of a bag, sparse gradients. Costs are those of
+Each table goes to the device with the least cost so far that has memory for it, dearest first. A
+table is a variable of which ops use only some rows, with all that is colocated with it and the ops
+that serve it alone: look-ups, sums of the rows of a bag, sparse gradients. Costs are those of
 DreamShard's baselines (Zha et al. 2022): the bytes of the table, the bytes of the rows that a step
 looks up, or their product. All other ops are on the first device; with replicas, each replica is on
 its own device.
@@ -58,14 +58,14 @@ def dealt(problem: PlacementProblem, cost: Cost) -> np.ndarray:
   tables, held, read = tables_of(problem)
   served = _served(problem, tables)
   others, persistent = served < 0, problem.costs.persistent_bytes
-  room = (memory - np.bincount(
+  free_bytes = (memory - np.bincount(
       placement[others], persistent[others], minlength=len(memory)))[devices]
   dearness, load = cost(held[tables], read[tables]), np.zeros(len(devices))
   for i in np.argsort(-dearness, kind="stable").tolist():
-    fits = room >= held[tables[i]]
-    target = int(np.where(fits, load, np.inf).argmin() if fits.any() else room.argmax())
+    fits = free_bytes >= held[tables[i]]
+    target = int(np.where(fits, load, np.inf).argmin() if fits.any() else free_bytes.argmax())
     load[target] += dearness[i]
-    room[target] -= held[tables[i]]
+    free_bytes[target] -= held[tables[i]]
     placement[served == tables[i]] = devices[target]
   return allowed_or_nearest(problem, placement)
 

@@ -1,7 +1,7 @@
 """Recommenders with large tables: look-ups, their sums, and dense layers.
 
 The sizes are the synthetic models of NVIDIA's distributed-embeddings (2022), for which step times
-on A100s are published. Tables may also be drawn, any number of them.
+on A100s are published. Tables may also be sampled, any number of them.
 """
 
 from __future__ import annotations
@@ -44,7 +44,7 @@ def recommender(batch: int, size: str, shrink: int, tables: int, tables_seed: in
     batch: examples of a step.
     size: one of `SIZES`.
     shrink: the number of rows of each table is divided by it; at least two are left.
-    tables: so many tables are drawn instead of those of the size.
+    tables: so many tables are sampled instead of those of the size.
     tables_seed: of their rows, widths and ids.
 
   Returns:
@@ -55,7 +55,7 @@ def recommender(batch: int, size: str, shrink: int, tables: int, tables_seed: in
   feeds = [v1.placeholder(tf.float32, [batch, numbers], "numbers"),
            v1.placeholder(tf.float32, [batch, 1], "clicks")]
   found = [feeds[0]]  # each [batch, width]
-  kinds = _drawn(tables, tables_seed) if tables else sized
+  kinds = _sampled(tables, tables_seed) if tables else sized
   shapes = [each for each in kinds for _ in range(each[0])]
   for i, (_, hotness, rows, width) in enumerate(shapes):
     with v1.variable_scope(f"embedding_{i}"):
@@ -80,7 +80,7 @@ def recommender(batch: int, size: str, shrink: int, tables: int, tables_seed: in
   return Model(loss=loss, feeds=tuple(feeds))
 
 
-def _drawn(tables: int, seed: int) -> Tables:
+def _sampled(tables: int, seed: int) -> Tables:
   """Returns tables of 10 to 10 million rows; one in five has bags of up to 30 ids."""
   rng = random.Random(seed)
   return tuple(

@@ -422,10 +422,10 @@ PAGES: Dict[str, Dict[str, Tuple[Make, Dict[str, Text]]]] = {
                 "tiny", "small") for optimizer in ("adagrad", "sgd")],
             clusters=("a100_80gb:4", "a100_80gb:8"), methods=("single", *_GREEDY),
             max_evaluations=3000, replicas="auto"), {"sizes": with_replicas}),
-        "drawn": (evaluated(
+        "sampled": (evaluated(
             graphs=("family:recommender[0:10]",), clusters=("v100:8",), start=(*KNOWN, *_GREEDY),
             methods=(*RIVALS, "auto"), max_evaluations=1000, budgets=(30, 100, 300),
-            seeds=(0, 1, 2)), {"drawn": by(lambda rows: rows["cluster"])})},
+            seeds=(0, 1, 2)), {"sampled": by(lambda rows: rows["cluster"])})},
     "predictions": {
         "fit": (errors_of_fit, {"fit": fit_table}),
         "scaling": (each_of(
