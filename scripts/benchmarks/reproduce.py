@@ -421,7 +421,7 @@ PAGES: Dict[str, Dict[str, Tuple[Make, Dict[str, Text]]]] = {
             graphs=[f"zoo:recommender:size={size}:optimizer={optimizer}" for size in (
                 "tiny", "small") for optimizer in ("adagrad", "sgd")],
             clusters=("a100_80gb:4", "a100_80gb:8"), methods=("single", *_GREEDY),
-            max_evaluations=3000, replicas="auto"), {"sizes": with_replicas}),
+            max_evaluations=1000, replicas="auto"), {"sizes": with_replicas}),
         "sampled": (evaluated(
             graphs=("family:recommender[0:10]",), clusters=("v100:8",), start=(*KNOWN, *_GREEDY),
             methods=(*RIVALS, "auto"), max_evaluations=1000, budgets=(30, 100, 300),
