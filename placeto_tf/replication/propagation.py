@@ -242,13 +242,13 @@ class _Propagation:
     specs = {op: found or [REPLICATED] * len(self._flow.outputs(op))
              for op, found in self._specs.items()}
     return Propagated(
-        self._batch, self._copied, specs, self._fixes, self._once,
-        {op for op in self._sources if flow.types[op] not in op_roles.PIPELINES},
-        self._random_ops, {tensor for tensor in (*self._values, *self._indices)
-                           if isinstance(self._spec(tensor), SparseRows)},
-        self._statistics, {op for op in self._scaling.sources
-                           if flow.types[op] in op_roles.VARIABLES},
-        self._merged, self._refused, self._rules.assumed)
+        self._batch, self._copied, specs, self._fixes, self._once, random_ops=self._random_ops,
+        fed={op for op in self._sources if flow.types[op] not in op_roles.PIPELINES},
+        sparse={tensor for tensor in (*self._values, *self._indices)
+                if isinstance(self._spec(tensor), SparseRows)},
+        owned={op for op in self._scaling.sources if flow.types[op] in op_roles.VARIABLES},
+        statistics=self._statistics, merged=self._merged, refused=self._refused,
+        assumed=self._rules.assumed)
 
   def _settle(self, order: Sequence[int]) -> None:
     """Computes specs until all of them agree with one another.

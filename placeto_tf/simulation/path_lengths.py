@@ -21,11 +21,7 @@ def longest_path_us(graph: ComputationGraph, op_us: np.ndarray) -> np.ndarray:
   Returns:
     [N] float64 us, without transfers.
   """
-  # Edges by the depth of their consumers: all edges into an op come before the edges out of it.
-  order = np.argsort(graph.depths[graph.edge_consumers], kind="stable")
-  return _longest(
-      np.asarray(op_us, dtype=np.float64), graph.edge_producers[order],
-      graph.edge_consumers[order])
+  return _longest(op_us, graph.edge_producers, graph.edge_consumers, graph.depths)
 
 
 def remaining_path_us(graph: ComputationGraph, op_us: np.ndarray) -> np.ndarray:
@@ -38,15 +34,18 @@ def remaining_path_us(graph: ComputationGraph, op_us: np.ndarray) -> np.ndarray:
   Returns:
     [N] float64 us, without transfers.
   """
-  # The same on the reversed graph.
-  order = np.argsort(-graph.depths[graph.edge_producers], kind="stable")
-  return _longest(
-      np.asarray(op_us, dtype=np.float64), graph.edge_consumers[order],
-      graph.edge_producers[order])
+  return _longest(op_us, graph.edge_consumers, graph.edge_producers, -graph.depths)
+
+
+def _longest(
+    op_us: np.ndarray, sources: np.ndarray, targets: np.ndarray, depths: np.ndarray) -> np.ndarray:
+  """Returns longest paths, [N]: edges into an op come before the edges out of it."""
+  order = np.argsort(depths[targets], kind="stable")
+  return _relaxed(np.asarray(op_us, dtype=np.float64), sources[order], targets[order])
 
 
 @compiled()
-def _longest(op_us, sources, targets):
+def _relaxed(op_us, sources, targets):
   """Returns longest paths, [N]; edges are sorted: edges into an op come before edges from it."""
   found = op_us.copy()
   for edge in range(len(sources)):

@@ -1,7 +1,7 @@
-"""Keras models whose tables train in slices, on two CPUs; prints what went otherwise than unplaced.
+"""Keras models whose tables train in slices, on CPUs; prints what went otherwise than unplaced.
 
-Program of `sliced_tables_test.py`; arguments: Keras, optimizer, replicas, bytes of a
-device, directory.
+Program of `sliced_tables_test.py`; arguments: Keras, optimizer, replicas, number of devices, thousands
+of bytes of each, directory.
 """
 
 import dataclasses
@@ -15,8 +15,8 @@ keras = the_keras(sys.argv[1])
 import numpy as np  # noqa: E402
 import tensorflow as tf  # noqa: E402
 
-tf.config.set_logical_device_configuration(
-    tf.config.list_physical_devices("CPU")[0], [tf.config.LogicalDeviceConfiguration()] * 2)
+tf.config.set_logical_device_configuration(tf.config.list_physical_devices("CPU")[0], [
+    tf.config.LogicalDeviceConfiguration()] * int(sys.argv[4]))
 
 import placeto_tf as placeto  # noqa: E402
 
@@ -80,4 +80,4 @@ def run(optimizer, replicas, memory, directory):
 
 
 if __name__ == "__main__":
-  print(json.dumps(run(sys.argv[2], int(sys.argv[3]), int(sys.argv[4]), sys.argv[5])))
+  print(json.dumps(run(sys.argv[2], int(sys.argv[3]), 1000 * int(sys.argv[5]), sys.argv[6])))
