@@ -1,7 +1,7 @@
 """Keras models whose tables train in slices, on CPUs; prints what went otherwise than unplaced.
 
-Program of `sliced_tables_test.py`; arguments: Keras, optimizer, replicas, number of devices, thousands
-of bytes of each, directory.
+Program of `sliced_tables_test.py`; arguments: Keras, optimizer, replicas, number of devices,
+thousands of bytes of each, directory.
 """
 
 import dataclasses
