@@ -424,8 +424,8 @@ PAGES: Dict[str, Dict[str, Tuple[Make, Dict[str, Text]]]] = {
             max_evaluations=1000, replicas="auto"), {"sizes": with_replicas}),
         "sampled": (evaluated(
             graphs=("family:recommender[0:10]",), clusters=("v100:8",), start=(*KNOWN, *_GREEDY),
-            methods=(*RIVALS, "auto"), max_evaluations=1000, budgets=(30, 100, 300),
-            seeds=(0, 1, 2)), {"sampled": by(lambda rows: rows["cluster"])})},
+            methods=("placeto", "annealing", "local_search", "auto"), max_evaluations=300,
+            budgets=(30, 100), seeds=(0, 1, 2)), {"sampled": by(lambda rows: rows["cluster"])})},
     "predictions": {
         "fit": (errors_of_fit, {"fit": fit_table}),
         "scaling": (each_of(
