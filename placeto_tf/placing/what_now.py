@@ -48,12 +48,12 @@ def last_lines(graph: ComputationGraph, devices: Sequence[str], out: str) -> str
     devices: names of the cluster's devices.
     out: the directory that was written.
   """
-  lines = [f"  {line}" for line in run_lines(graph, devices)]
+  lines, page = [f"  {line}" for line in run_lines(graph, devices)], os.path.join(out, "README.md")
   if sum(map(len, lines)) > _MOST_ON_SCREEN:  # hundreds of feeds
-    lines = [f"  the lines of {os.path.join(out, 'README.md')}"]
+    lines = [f"  the lines of {page}"]
   return "\n".join([
       *(["To run it where TensorFlow has these devices:", *lines] if lines else []),
-      f"Feeds, checkpoints and how to measure it: {os.path.join(out, 'README.md')}",
+      f"Feeds, checkpoints and how to measure it: {page}",
       f"To look at it: tensorboard --logdir={os.path.join(out, 'tensorboard')}"])
 
 

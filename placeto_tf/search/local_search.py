@@ -21,11 +21,11 @@ from placeto_tf.problem.compiled_evaluation import CompiledEvaluations, evaluate
 from placeto_tf.problem.method import Kind, Method, plain
 from placeto_tf.problem.placement_problem import PlacementProblem
 from placeto_tf.problem.supernodes import Supernodes, level_counts, placed_supernodes
+from placeto_tf.search.annealing import DEFAULT_BUDGET
 from placeto_tf.search.moves import Moves, copy_supernode, propose, put, shuffle
 from placeto_tf.search.starts import best_start
 from placeto_tf.simulation.compiling import compiled
 
-DEFAULT_BUDGET = Budget(max_evaluations=10_000)
 # Number of supernodes divided by the number of groups, for the levels before those of groups and of
 # single ops; the most passes over the supernodes of such a level; the random moves of a restart.
 # docs/results/what_did_not_help.md lists the settings tried.

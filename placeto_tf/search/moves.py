@@ -13,7 +13,7 @@ from placeto_tf.problem.supernodes import Supernodes, SupernodeTables
 from placeto_tf.simulation.compiling import part
 
 # Shares of moves: a supernode to any device, to the device of a neighbour, a swap of two. All other
-# moves send a cluster of neighbouring supernodes, so many at least and at most, to one device.
+# moves send a cluster of neighbouring supernodes to one device; the fewest and the most of these.
 # docs/results/what_did_not_help.md lists the settings tried.
 UNIFORM, NEIGHBOUR, SWAP = 0.3, 0.4, 0.1
 CLUSTER_SIZES = (2, 8)
@@ -23,8 +23,6 @@ class Moves(NamedTuple):
   """Tables from which moves are sampled, and the last move, whose length `propose` returns."""
 
   tables: SupernodeTables
-  shares: np.ndarray  # [3] float64, cumulated: uniform, neighbour, swap
-  cluster_sizes: np.ndarray  # [2] int64
   is_movable: np.ndarray  # [U] bool
   supernodes: np.ndarray  # int32, the supernodes that the move sends
   devices: np.ndarray  # int32, the device to which the move sends each of them
@@ -38,10 +36,8 @@ class Moves(NamedTuple):
     is_movable = np.zeros(len(supernodes), dtype=bool)
     is_movable[supernodes.movable] = True
     return cls(
-        supernodes.tables, np.cumsum([UNIFORM, NEIGHBOUR, SWAP]),
-        np.array(CLUSTER_SIZES, dtype=np.int64), is_movable, np.zeros(largest, np.int32),
-        np.zeros(largest, np.int32), np.zeros(largest, np.int32),
-        np.zeros(len(supernodes), np.int32))
+        supernodes.tables, is_movable, np.zeros(largest, np.int32), np.zeros(largest, np.int32),
+        np.zeros(largest, np.int32), np.zeros(len(supernodes), np.int32))
 
 
 @part
@@ -90,13 +86,13 @@ def propose(moves, rng, at):
   kind = rng.random()
   # Allowed devices of the supernode: a run of a flat array, delimited by offsets.
   choices = t.choices[t.choice_offsets[supernode]:t.choice_offsets[supernode + 1]]
-  if kind < moves.shares[1]:
+  if kind < UNIFORM + NEIGHBOUR:
     near = t.neighbours[t.neighbour_offsets[supernode]:t.neighbour_offsets[supernode + 1]]
     # A supernode without neighbours moves anywhere instead.
-    if kind < moves.shares[0] or near.shape[0] == 0:
+    if kind < UNIFORM or near.shape[0] == 0:
       return _add(moves, 0, supernode, choices[pick(rng, choices.shape[0])], at)
     return _add(moves, 0, supernode, at[near[pick(rng, near.shape[0])]], at)
-  if kind < moves.shares[2]:
+  if kind < UNIFORM + NEIGHBOUR + SWAP:
     # A swap counts only if each supernode may use the other one's device.
     other = t.movable[pick(rng, t.movable.shape[0])]
     count = _add(moves, 0, supernode, at[other], at)
@@ -125,8 +121,8 @@ def _cluster(moves, rng, supernode, at):
   """Fills moves.members with a supernode and neighbours on its device; returns their number."""
   t, members, around = moves.tables, moves.members, moves.around
   # Breadth first from the supernode, neighbours of a member in random order, up to a random size.
-  smallest = moves.cluster_sizes[0]
-  size = smallest + pick(rng, moves.cluster_sizes[1] - smallest + 1)
+  smallest, largest = CLUSTER_SIZES
+  size = smallest + pick(rng, largest - smallest + 1)
   members[0] = supernode
   count, position = 1, 0
   while position < count < size:

@@ -24,6 +24,7 @@ from placeto_tf.problem.candidates import (
   best_so_far,
   compute_devices,
   device_speeds,
+  on_one_device,
 )
 from placeto_tf.problem.method import Kind, Method, plain, unseeded
 from placeto_tf.problem.placement_problem import PlacementProblem
@@ -93,8 +94,7 @@ def place_shares(problem: PlacementProblem, budget: Optional[Budget] = None) -> 
   """
   replicated = problem.replicated
   if replicated is None:
-    return best_of(problem, allowed_or_nearest(
-        problem, np.full(problem.graph.num_ops, compute_devices(problem)[0])), budget)
+    return best_of(problem, on_one_device(problem), budget)
   return _best_layout(problem, replicated, budget)[0]
 
 

@@ -47,11 +47,6 @@ def place_tables(
   Returns:
     [N] int32; the layout without a change if the graph has no table.
   """
-  return best_of(problem, dealt(problem, cost), budget)
-
-
-def dealt(problem: PlacementProblem, cost: Cost) -> np.ndarray:
-  """Returns one greedy placement of the tables, [N] int32. Args: problem; cost: of a table."""
   devices, memory = compute_devices(problem), problem.cluster.memory_bytes.astype(float)
   placement = on_one_device(problem) if problem.replicated is None else layouts(
       problem.replicated, problem.costs, devices)[0]
@@ -67,12 +62,7 @@ def dealt(problem: PlacementProblem, cost: Cost) -> np.ndarray:
     load[target] += dearness[i]
     free_bytes[target] -= held[tables[i]]
     placement[served == tables[i]] = devices[target]
-  return allowed_or_nearest(problem, placement)
-
-
-def size_x_lookups(size: np.ndarray, lookups: np.ndarray) -> np.ndarray:
-  """Returns the products of tables' bytes and the bytes of their rows that a step looks up."""
-  return size * lookups
+  return best_of(problem, allowed_or_nearest(problem, placement), budget)
 
 
 def _served(problem: PlacementProblem, tables: np.ndarray) -> np.ndarray:
@@ -88,22 +78,25 @@ def _served(problem: PlacementProblem, tables: np.ndarray) -> np.ndarray:
   sets, given = graph.colocation, np.bincount(v, minlength=n) == 0  # constants and fed values
   label = np.where(np.isin(sets, tables), sets, -1)
   for _ in range(_HOPS):
-    before = label.copy()
-    for op, near, counted in ((v, u, ~given[u]), (u, v, np.ones(len(u), bool))):
-      least, most = np.full(n, n), np.full(n, -1)
-      np.minimum.at(least, op[counted], label[near[counted]])
-      np.maximum.at(most, op[counted], label[near[counted]])
-      away = np.bincount(v, read * ~given[u] * (label[u] != most[v]), minlength=n)
-      inside = np.bincount(v, read * (label[u] == most[v]), minlength=n)
-      cheap = made <= inside if op is v else away <= 2 * made
-      label = np.where((label < 0) & (least == most) & (most >= 0) & cheap, most, label)
-    # A set of ops that must share a device joins as a whole.
-    least = np.full(n, n)
-    np.minimum.at(least, sets, label)
-    label = np.where(least[sets] < 0, -1, label)
+    before = label
+    common = _common(v[~given[u]], label[u[~given[u]]], n)
+    inside = np.bincount(v, read * (label[u] == common[v]), minlength=n)
+    label = np.where((label < 0) & (made <= inside), common, label)
+    common = _common(u, label[v], n)
+    away = np.bincount(v, read * ~given[u] * (label[u] != common[v]), minlength=n)
+    label = np.where((label < 0) & (away <= 2 * made), common, label)
+    label = _common(sets, label, n)[sets]  # a set joins as a whole
     if (label == before).all():
       break
   return label
+
+
+def _common(at: np.ndarray, labels: np.ndarray, count: int) -> np.ndarray:
+  """Returns [count] the label that all `labels` at an index have, else -1."""
+  least, most = np.full(count, count), np.full(count, -1)
+  np.minimum.at(least, at, labels)
+  np.maximum.at(most, at, labels)
+  return np.where(least == most, most, -1)
 
 
 def tables_of(problem: PlacementProblem) -> Tuple[np.ndarray, np.ndarray, np.ndarray]:
@@ -132,4 +125,4 @@ METHODS = tuple(
            unseeded(functools.partial(place_tables, cost=cost)), f"tables by {name}")
     for name, cost in (
         ("size", lambda size, lookups: size), ("lookups", lambda size, lookups: lookups),
-        ("size_x_lookups", size_x_lookups)))
+        ("size_x_lookups", lambda size, lookups: size * lookups)))

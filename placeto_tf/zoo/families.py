@@ -5,7 +5,7 @@
 and the index. So a member is the same everywhere, whatever else is sampled.
 
 Members 24 to 31 are held out to test policies that were trained on other members: no other member
-has the same structure (a cell, or a pair of layers and steps).
+has the same structure (a cell, a pair of layers and steps, or tables).
 
 To add a family, write a function from a generator and an index to a spec, and enter it in
 `FAMILIES`.

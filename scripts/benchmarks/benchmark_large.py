@@ -76,10 +76,9 @@ def measured(graph: str, cluster: str, evaluations: int, out: str) -> Dict[str, 
   """
   os.makedirs(out, exist_ok=True)
   if graph.isdecimal():
-    path = os.path.join(out, "graph.cost_graph.pb")
-    with open(path, "wb") as file:
-      file.write(synthetic_cost_graph(int(graph)).SerializeToString())
-    graph = path
+    path = pathlib.Path(out, "graph.cost_graph.pb")
+    path.write_bytes(synthetic_cost_graph(int(graph)).SerializeToString())
+    graph = str(path)
   placed = os.path.join(out, "placed")
   process = subprocess.Popen(
       [sys.executable, str(_PLACE), f"--graph={graph}", f"--cluster={cluster}", f"--out={placed}",

@@ -36,6 +36,7 @@ from placeto_tf.evaluation.evaluation_config import REPLICAS
 from placeto_tf.evaluation.tables import CASE, final, geometric_mean, markdown
 from placeto_tf.problem.budget import Budget
 from placeto_tf.programs import entry_point, shared_flags
+from placeto_tf.search import table_wise
 
 FLAGS = flags.FLAGS
 flags.DEFINE_string("page", None, "Name of the page.", required=True)
@@ -365,7 +366,7 @@ def by(groups: Callable[[pd.DataFrame], Any]) -> Text:
 _HELD_OUT = tuple(f"family:{name}[24:28]" for name in ("ptb", "nmt", "cifar10"))
 _SIX = tuple(f"family:{name}[{i}]" for i in (24, 28) for name in ("ptb", "cifar10")) + (
     "family:nmt[26]", "family:nmt[30]")
-_GREEDY = tuple(f"tables_by_{cost}" for cost in ("size", "lookups", "size_x_lookups"))
+_GREEDY = tuple(method.name for method in table_wise.METHODS)
 _KINDS = ("layers", "products", "tasks", "pipelines", "packed")
 _SEARCHED: Dict[str, Any] = dict(methods=RIVALS, start=KNOWN)
 
