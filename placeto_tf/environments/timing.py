@@ -83,7 +83,7 @@ def timed(
     raise PlacementError(
         f"timing is {timing!r}; expected {SIMULATED!r}, {SESSION!r}, or a function from a "
         "placement to microseconds")
-  runtime = make_runtime(problem.cluster, (workers,) if isinstance(workers, str) else workers)
+  runtime = make_runtime(problem.cluster, workers)
   runtime.start()
   measurer = Measurer.at_one_speed(
       problem.graph, problem.cluster, runtime, seed=seed, device_map=device_map)

@@ -61,7 +61,7 @@ class MeasuredSearch:
 
 def search_measured(
     problem: PlacementProblem, measurer: Measurer, found: Mapping[str, np.ndarray], *,
-    max_measurements: int = 50, seed: int = 0, progress: Callable[[], None] = lambda: None,
+    max_measurements: int = 50, seed: int = 0, progress: Callable[[int], None] = lambda count: None,
 ) -> MeasuredSearch:
   """Measures the placements that placers found, then searches around the fastest ones.
 
@@ -72,7 +72,7 @@ def search_measured(
       never slower than either.
     max_measurements: the most placements to measure.
     seed: of the neighbours.
-    progress: called after every measurement.
+    progress: called after every measurement, with the number of measured placements.
 
   Raises:
     MeasurementError: no placement could be run, or the workers are lost before any was.
@@ -88,7 +88,7 @@ def search_measured(
         return None
       steps[key] = placement, measurer.try_measure(
           Placement.from_indices(problem.graph, problem.cluster, placement))
-      progress()
+      progress(len(steps))
     return steps[key][1]
 
   def ranked() -> List[Tuple[np.ndarray, MeasuredStep]]:
@@ -108,10 +108,7 @@ def search_measured(
       # From the fastest placement, or from one of the four fastest.
       good = [placement for placement, _ in ranked()[:1 if rng.random() < 0.5 else 4]]
       candidate = _descend(problem, good[rng.integers(len(good))], steps.keys(), rng)
-      fruitless += 1
-      if candidate is not None:
-        fruitless = 0
-        measure(candidate)
+      fruitless = 0 if candidate is not None and measure(candidate) else fruitless + 1
   except (MeasurementError, KeyboardInterrupt) as error:  # workers failed, or Ctrl-C
     if not ranked():
       raise
@@ -166,16 +163,20 @@ def search_on_workers(
     problem, found: as for `search_measured`.
     runtime: the workers, not yet started.
     config: with their devices and the most measurements.
-    progress: called with the problem and "measuring" after every measurement.
+    progress: called with the problem and the number of measured placements after every one.
 
   Raises:
     MeasurementError: the workers do not answer, or no placement could be run.
   """
-  progress(problem, "measuring")
+  def measured(count: int) -> None:
+    """Shows how many placements are measured."""
+    progress(problem, f"measuring, {count} of {config.max_measurements}")
+
+  measured(0)
   with runtime:
     measurer = Measurer.at_one_speed(
         problem.graph, problem.cluster, runtime, seed=config.seed,
         device_map=dict(config.device_map) or None)
     return search_measured(
         problem, measurer, found, max_measurements=config.max_measurements, seed=config.seed,
-        progress=lambda: progress(problem, "measuring"))
+        progress=measured)

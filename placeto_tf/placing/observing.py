@@ -93,13 +93,13 @@ class Observer:
         if early or not self.shown:
           return
         shown, log = (placer, time.monotonic()), problem.search_log
-        done = log.seconds if by_seconds else log.evaluations
+        done = min(total, log.seconds if by_seconds else log.evaluations)
         best = f"best {ms_text(log.best_objective_us)}, {log.evaluations:,} evaluated" if (
             np.isfinite(log.best_objective_us)) else ""
         if not watched:
           self.say(f"Placing ({placer}): {done:,.0f} of {total:,.0f} {unit}{best and ', ' + best}")
           return
-        bar.n = min(done, bar.total)
+        bar.n = done
         bar.set_description_str(f"Placing ({placer})", refresh=False)
         bar.set_postfix_str(best, refresh=False)
         bar.update(0)
@@ -115,6 +115,4 @@ def observer_of(progress: Union[bool, Progress, Observer, None]) -> Observer:
   """Returns the observer for a `progress` argument; None shows progress."""
   if isinstance(progress, Observer):
     return progress
-  if callable(progress):
-    return Observer(listeners=(progress,))
-  return Observer(progress is not False)
+  return Observer(listeners=(progress,)) if callable(progress) else Observer(progress is not False)

@@ -20,7 +20,7 @@ import dataclasses
 import functools
 import time
 import warnings
-from typing import Any, Callable, List, Mapping, Optional, Union
+from typing import Any, Callable, List, Mapping, Optional, Sequence, Union
 
 import numpy as np
 
@@ -35,7 +35,7 @@ from placeto_tf.runtime.core_speed import CoreSpeed
 from placeto_tf.runtime.device_maps import match_devices
 from placeto_tf.runtime.placed_runs import PlacedRun, feed_values
 from placeto_tf.runtime.supervision import named_failures
-from placeto_tf.runtime.workers import InProcess, Runtime
+from placeto_tf.runtime.workers import Runtime, make_runtime
 
 # Half the width of the median's 95 % interval over the median, at which it is known well enough.
 _PRECISION = 0.01
@@ -161,8 +161,8 @@ class Measurer:
         run.step()
       run.check(run.traced_step())  # the last warm-up
       times = self._repeat(run)
-    low, high = statistics.median_interval(times)
-    return MeasuredStep(float(np.median(times)), low, high, len(times), np.array(times))
+    return MeasuredStep(float(np.median(times)), *statistics.median_interval(times), len(times),
+                        np.array(times))
 
   def try_measure(self, placement: Placement) -> MeasuredStep:
     """Times a placement; a failure is marked in the result, and lost workers are started again.
@@ -197,6 +197,7 @@ def measure(
     placement: Union[Placement, str],
     cluster: Union[Cluster, str],
     *,
+    workers: Union[str, Sequence[str]] = (),
     runtime: Optional[Runtime] = None,
     feeds: Feeds = "random",
     device_map: Optional[Mapping[str, str]] = None,
@@ -208,8 +209,9 @@ def measure(
     graph: a `ComputationGraph` of a format that TensorFlow can run, or anything `load_graph` takes.
     placement: of its ops, or the path of a placement.json.
     cluster: whose devices the placement names, or text for `Cluster.parse`.
-    runtime: `LocalWorkers`, `RemoteWorkers` or `InProcess`, started; by default sessions of this
-      process, with as many CPU devices as the cluster has.
+    workers: as for `make_runtime`; without any, sessions of this process, with as many CPU devices
+      as the cluster has.
+    runtime: `LocalWorkers`, `RemoteWorkers` or `InProcess`, started, instead of `workers`.
     feeds: "random", the path of an .npz, a mapping, or a callable that returns one.
     device_map: device of the cluster -> device of the runtime, where the names differ.
     **options: the fields of `MeasuringConfig`.
@@ -223,10 +225,11 @@ def measure(
   cluster = Cluster.parse(cluster) if isinstance(cluster, str) else cluster
   graph = graph if isinstance(graph, ComputationGraph) else load_graph(graph)
   placement = Placement.load(placement) if isinstance(placement, str) else placement
-  if runtime is None:
-    runtime = InProcess(sum(device.type == "CPU" for device in cluster.devices) or 1)
-    runtime.start()
-    if runtime.note:
-      warnings.warn(runtime.note, stacklevel=2)
-  return Measurer(graph, cluster, runtime, MeasuringConfig(**options), feeds=feeds,
-                  device_map=device_map).measure(placement)
+  config = MeasuringConfig(**options)
+  with contextlib.ExitStack() as stack:
+    if runtime is None:
+      runtime = stack.enter_context(make_runtime(cluster, workers))
+      if runtime.note:
+        warnings.warn(runtime.note, stacklevel=2)
+    return Measurer(
+        graph, cluster, runtime, config, feeds=feeds, device_map=device_map).measure(placement)

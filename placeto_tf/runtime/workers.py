@@ -19,7 +19,7 @@ import subprocess
 import sys
 import tempfile
 import threading
-from typing import BinaryIO, List, Optional, Sequence, Tuple, TypeVar
+from typing import BinaryIO, List, Optional, Sequence, Tuple, TypeVar, Union
 
 from placeto_tf.clusters.cluster import Cluster
 from placeto_tf.clusters.device_names import local_name
@@ -251,15 +251,14 @@ class InProcess(Runtime):
       self.note = (
           f"{num_cpus} CPU devices of one process share its threads and memory, so that their "
           f"steps say little about {num_cpus} machines or workers; "
-          + option("workers", [f"local:{num_cpus}"], f"runtime=LocalWorkers({num_cpus})")
-          + " gives each cores of its own")
+          f"{option('workers', [f'local:{num_cpus}'])} gives each cores of its own")
 
   def start(self) -> None:
     """Asks TensorFlow for the devices."""
     self.devices = _list_devices("", 60.0, "see its messages above", self.num_cpus)
 
 
-def make_runtime(cluster: Cluster, workers: Sequence[str] = ()) -> Runtime:
+def make_runtime(cluster: Cluster, workers: Union[str, Sequence[str]] = ()) -> Runtime:
   """Makes the runtime for a cluster's placements, not yet started.
 
   Args:
@@ -270,6 +269,7 @@ def make_runtime(cluster: Cluster, workers: Sequence[str] = ()) -> Runtime:
   Raises:
     MeasurementError: `workers` is neither.
   """
+  workers = (workers,) if isinstance(workers, str) else workers
   if len(workers) == 1 and workers[0].startswith("local:"):
     count = workers[0].partition(":")[2]
     if not re.fullmatch("[0-9]{1,9}", count) or not 1 <= int(count) <= _MOST_WORKERS:

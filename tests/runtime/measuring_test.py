@@ -1,5 +1,6 @@
 """Placements timed on two real workers, and every way in which that can fail."""
 
+import contextlib
 import dataclasses
 import os
 import signal
@@ -13,7 +14,6 @@ from placeto_tf.runtime.measuring import Measurer, MeasuringConfig, measure
 from placeto_tf.runtime.workers import InProcess, LocalWorkers
 from worker_cluster import WORKER_CLUSTER
 
-one_process = pytest.mark.filterwarnings("ignore:2 CPU devices of one process")
 MAPS = {each["name"]: f"/CPU:{i}" for i, each in enumerate(WORKER_CLUSTER["devices"])}
 QUICK = MeasuringConfig(warmup_runs=2, min_runs=6, max_runs=8, max_seconds=5)
 
@@ -57,20 +57,18 @@ def test_an_op_that_ran_elsewhere_is_an_error_that_names_it(graph, cluster, halv
   truth = session.executed_devices
   monkeypatch.setattr(
       session, "executed_devices", lambda metadata: {**truth(metadata), strayed: {"/device:CPU:7"}})
-  with pytest.raises(PlacementError, match=f"op '{strayed}' ran on .*CPU:7"), pytest.warns(
-      UserWarning, match="2 CPU devices of one process share .*LocalWorkers\\(2\\)"):
-    measure(graph, halves, cluster, device_map=MAPS, warmup_runs=1, min_runs=1, max_runs=1)
+  with InProcess(2) as runtime, pytest.raises(
+      PlacementError, match=f"op '{strayed}' ran on .*CPU:7"):
+    measure(graph, halves, cluster, runtime=runtime, device_map=MAPS, warmup_runs=1)
 
 
-@one_process
 def test_a_placement_that_tensorflow_would_change_is_an_error(graph, cluster, halves):
   devices = dict(halves)
   op = next(name for name, label, i in zip(graph.op_names, graph.colocation, range(graph.num_ops))
             if label != i)
   devices[op] = next(name for name in halves.devices if name != devices[op])
-  with pytest.raises(PlacementError, match="must share a device"):
-    measure(graph, Placement(devices, halves.devices), cluster,
-            device_map=MAPS)
+  with InProcess(2) as runtime, pytest.raises(PlacementError, match="must share a device"):
+    measure(graph, Placement(devices, halves.devices), cluster, runtime=runtime, device_map=MAPS)
 
 
 @pytest.fixture(name="workers", scope="module")
@@ -120,15 +118,17 @@ def test_a_step_that_does_not_fit_or_fails_is_a_measurement_error(graph, cluster
       measurer.measure(single)
 
 
-@one_process
-def test_files_and_texts_do_as_well_as_objects(graph, tmp_path):
+@pytest.mark.parametrize("workers, warned", [
+    ((), pytest.warns(UserWarning, match="share .*workers=..local:2..")),
+    ("local:2", contextlib.nullcontext())], ids=["here", "workers"])
+def test_files_and_texts_do_as_well_as_objects(graph, tmp_path, workers, warned, socket_filters):
   import graph_files
   import placeto_tf
-  from placeto_tf.clusters.cluster import Cluster
 
   path = str(tmp_path / "one.json")
   everywhere = np.zeros(graph.num_ops, np.int32)
-  Placement.from_indices(graph, Cluster.parse("cpu:2"), everywhere).save(path)
-  step = placeto_tf.measure(
-      graph_files.meta_graph_def(), path, "cpu:2", warmup_runs=1, min_runs=6, max_runs=6)
+  Placement.from_indices(graph, placeto_tf.Cluster.parse("cpu:2"), everywhere).save(path)
+  with warned:
+    step = placeto_tf.measure(graph_files.meta_graph_def(), path, "cpu:2", workers=workers,
+                              warmup_runs=1, min_runs=6, max_runs=6)
   assert isinstance(step, placeto_tf.MeasuredStep) and step.runs == 6
