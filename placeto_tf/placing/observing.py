@@ -93,7 +93,7 @@ class Observer:
         if early or not self.shown:
           return
         shown, log = (placer, time.monotonic()), problem.search_log
-        done = min(total, log.seconds if by_seconds else log.evaluations)
+        done = min(bar.total, log.seconds if by_seconds else log.evaluations)
         best = f"best {ms_text(log.best_objective_us)}, {log.evaluations:,} evaluated" if (
             np.isfinite(log.best_objective_us)) else ""
         if not watched:
