@@ -61,7 +61,7 @@ class MeasuredSearch:
 
 def search_measured(
     problem: PlacementProblem, measurer: Measurer, found: Mapping[str, np.ndarray], *,
-    max_measurements: int = 50, seed: int = 0, progress: Callable[[int], None] = lambda count: None,
+    max_measurements: int = 50, seed: int = 0, progress: Callable[[], None] = lambda: None,
 ) -> MeasuredSearch:
   """Measures the placements that placers found, then searches around the fastest ones.
 
@@ -72,7 +72,7 @@ def search_measured(
       never slower than either.
     max_measurements: the most placements to measure.
     seed: of the neighbours.
-    progress: called after every measurement, with the number of measured placements.
+    progress: called after every measurement; the search log's `running` counts them.
 
   Raises:
     MeasurementError: no placement could be run, or the workers are lost before any was.
@@ -88,7 +88,8 @@ def search_measured(
         return None
       steps[key] = placement, measurer.try_measure(
           Placement.from_indices(problem.graph, problem.cluster, placement))
-      progress(len(steps))
+      problem.search_log.running = f"measuring, {len(steps)} of {max_measurements}"
+      progress()
     return steps[key][1]
 
   def ranked() -> List[Tuple[np.ndarray, MeasuredStep]]:
@@ -163,20 +164,16 @@ def search_on_workers(
     problem, found: as for `search_measured`.
     runtime: the workers, not yet started.
     config: with their devices and the most measurements.
-    progress: called with the problem and the number of measured placements after every one.
+    progress: called with the problem and how many placements are measured, after every one.
 
   Raises:
     MeasurementError: the workers do not answer, or no placement could be run.
   """
-  def measured(count: int) -> None:
-    """Shows how many placements are measured."""
-    progress(problem, f"measuring, {count} of {config.max_measurements}")
-
-  measured(0)
+  progress(problem, "measuring")
   with runtime:
     measurer = Measurer.at_one_speed(
         problem.graph, problem.cluster, runtime, seed=config.seed,
         device_map=dict(config.device_map) or None)
     return search_measured(
         problem, measurer, found, max_measurements=config.max_measurements, seed=config.seed,
-        progress=measured)
+        progress=lambda: progress(problem, problem.search_log.running))
