@@ -56,6 +56,6 @@ def test_policies_train_on_a_family_and_their_weights_place_another_graph(
   assert method.startswith("gdp") or sidecar["config"]["environment"]["reward"] == "final"
   placed = run_program(
       "place", "--graph=family:tiny[4]", "--cluster=k80:2", f"--method={method}",
-      f"--policy_weights={tmp_path / 'run'}", "--max_groups=4", "--max_evaluations=40",
+      f"--policy_weights={tmp_path / 'run'}", "--max_groups=4", "--max_evaluations=6",
       f"--out={tmp_path / 'placed'}")
   assert placed.code == 0 and method in placed.out, placed.err
