@@ -9,13 +9,12 @@ from typing import Any, List, Mapping, Optional, Sequence, Tuple
 from placeto_tf.clusters.cluster import Cluster
 from placeto_tf.costs import OpCosts, estimate_costs
 from placeto_tf.costs.look import looking
-from placeto_tf.errors import PlacementError, listed
+from placeto_tf.errors import PlacementError, listed, option
 from placeto_tf.graphs.computation_graph import ComputationGraph
 from placeto_tf.graphs.shapes import format_shape
 from placeto_tf.placements import coverage
 from placeto_tf.simulation import SimulationResult, Simulator
 
-_REMEDY = "place this graph again, or allow any graph (any_graph)"
 _TOLERANCE = 1e-9  # relative: the simulator adds the same numbers in the same order
 
 
@@ -35,7 +34,7 @@ def check_graph(placement: Any, graph: ComputationGraph) -> None:
   if not set(graph.fetches) <= set(placement.fetches):
     raise PlacementError(
         f"the placement was made for a step that runs {_quoted(placement.fetches)}, not "
-        f"{_quoted(graph.fetches)}; {_REMEDY}")
+        f"{_quoted(graph.fetches)}; {_remedy()}")
   check_shapes(placement.shapes, graph.interface_shapes)
   if placement.fingerprint == graph.fingerprint or (
       set(graph.fetches) != set(placement.fetches)):  # a part of the step: one of its signatures
@@ -49,7 +48,7 @@ def check_graph(placement: Any, graph: ComputationGraph) -> None:
   raise PlacementError(
       "the placement was made for another graph: "
       + (" and ".join(differences) or "its ops have the same names, but other types or inputs")
-      + f"; {_REMEDY}")
+      + f"; {_remedy()}")
 
 
 def check_shapes(
@@ -67,7 +66,7 @@ def check_shapes(
     shown = listed([f"{op!r} is {format_shape(found[op])}, not {format_shape(expected[op])}"
                     for op in others])
     raise PlacementError(
-        f"the placement was made for a graph of other shapes: {shown}; {_REMEDY}")
+        f"the placement was made for a graph of other shapes: {shown}; {_remedy()}")
 
 
 def verify(
@@ -108,6 +107,11 @@ def _verified(
           f"{name} is {found!r}, not {said!r} as the placement says; it was made with other costs "
           "or for another cluster, or its file is wrong: place the graph again")
   return result
+
+
+def _remedy() -> str:
+  """Returns what to do about a placement of another graph."""
+  return f"place this graph again, or allow any graph ({option('any_graph', True)})"
 
 
 def _quoted(names: Sequence[str]) -> str:

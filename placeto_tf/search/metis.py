@@ -17,7 +17,6 @@ from typing import Callable, Iterable, Iterator, List, Optional
 import numpy as np
 
 from placeto_tf.grouping.contraction import Contraction, contract
-from placeto_tf.grouping.metis_graph import MetisGraph
 from placeto_tf.problem.budget import Budget
 from placeto_tf.problem.candidates import (
   allowed_or_nearest,
@@ -27,6 +26,7 @@ from placeto_tf.problem.candidates import (
 )
 from placeto_tf.problem.method import Kind, Method, plain
 from placeto_tf.problem.placement_problem import PlacementProblem
+from placeto_tf.search.metis_graph import MetisGraph
 
 # Problem, nodes, devices of the parts and seed -> [M] index of each node's device, by partition.
 Divide = Callable[[PlacementProblem, Contraction, List[int], int], Iterable[np.ndarray]]

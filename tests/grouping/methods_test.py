@@ -8,7 +8,7 @@ from placeto_tf.costs.op_costs import OpCosts
 from placeto_tf.graphs.computation_graph import ComputationGraph
 from placeto_tf.grouping import group_ops
 from placeto_tf.grouping.contraction import contract
-from placeto_tf.grouping.metis_graph import MetisGraph
+from placeto_tf.search.metis_graph import MetisGraph
 from random_problem import random_problem
 
 
