@@ -82,7 +82,7 @@ def _write(result: PlacingResult, path: str, graph: str, cluster: str) -> None:
   for name, content in (
       ("README.md", readme.encode("utf-8")),
       ("report.json", (json.dumps(report(result), indent=1) + "\n").encode("utf-8")),
-      ("timeline.png", tables.picture(result))):
+      ("timeline.png", result.picture)):
     with open(os.path.join(path, name), "wb") as file:
       file.write(content)
 

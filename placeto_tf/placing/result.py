@@ -19,7 +19,7 @@ from placeto_tf.graphs import ComputationGraph
 from placeto_tf.placements import Placement
 from placeto_tf.placing import placed_targets, tables
 from placeto_tf.placing.config import PlacingConfig
-from placeto_tf.placing.explaining import Explanation, WhatIf, explain, small_step, what_if
+from placeto_tf.placing.explaining import Explanation, WhatIf, explain, ms_text, small_step, what_if
 from placeto_tf.placing.measured_search import MeasuredSearch
 from placeto_tf.problem.candidates import bytes_at_peaks, on_one_device
 from placeto_tf.problem.host_options import hosts_of
@@ -28,7 +28,7 @@ from placeto_tf.problem.search_log import MethodRun
 from placeto_tf.replication import ReplicatedGraph
 from placeto_tf.runtime.comparing import TrainingComparison
 from placeto_tf.search.lower_bounds import lower_bound_us
-from placeto_tf.simulation import SimulationResult, memory_report
+from placeto_tf.simulation import SimulationResult, Simulator, memory_report, timeline_png
 
 # A step is expected to fit in so many times the memory that it takes on one device.
 _SPARE = 1.2
@@ -222,6 +222,16 @@ class PlacingResult:
   def explanation(self) -> Explanation:
     """Explains the step time by the critical path of the simulation."""
     return explain(self.graph, self.simulated)
+
+  @functools.cached_property
+  def picture(self) -> bytes:
+    """Draws the placed step below the unplaced step, on the same time axis, as a PNG."""
+    current, before = self.baselines["current"].placement, None
+    # With replicas the original graph has other ops than the placed one.
+    if current is not None and len(current) == self.graph.num_ops:
+      before = Simulator(self.graph, self.costs, self.cluster).simulate(current)
+    return timeline_png(self.graph, self.costs, self.simulated, before=before,
+                        title=f"placed: {ms_text(self.step_time_us)}")
 
   @property
   def accuracy(self) -> str:

@@ -16,7 +16,6 @@ import time
 from typing import Any
 
 from placeto_tf.on_use import tf
-from placeto_tf.placing import tables
 from placeto_tf.placing.result import PlacingResult
 from placeto_tf.problem.placement_problem import PlacementProblem
 
@@ -58,7 +57,7 @@ class Events:
     # The last point extends the curve to the end of the search, so that it shows its length.
     last = result.evaluations
     self._write(last, tag="StepTime/best_ms", simple_value=result.step_time_us / 1e3)
-    png = tables.picture(result)
+    png = result.picture
     # Bytes 16 to 24 of a PNG: width and height of its header.
     width, height = struct.unpack(">II", png[16:24])
     self._write(last, tag="Timeline/best", image=tf.compat.v1.Summary.Image(

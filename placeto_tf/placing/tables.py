@@ -17,7 +17,6 @@ from placeto_tf.graphs.shapes import ASSUMED
 from placeto_tf.placing import registry
 from placeto_tf.placing.explaining import LEAST_US, ms_text, three_digits
 from placeto_tf.placing.registry import DATA_PARALLEL
-from placeto_tf.simulation import Simulator, timeline
 
 _MOST_COLUMNS = 16  # lines with more devices would be too long to read
 NOTHING_TO_GAIN = 0.01  # share of the step time; for a smaller gain, ops need not be moved
@@ -80,22 +79,11 @@ def html(result: Any) -> str:
   """Returns the comparison and the picture of the step, for a notebook."""
   first, last = ([f"<p>{escape(line)}</p>" for line in lines] for lines in (
       caveats(result), last_lines(result)))
-  image = base64.b64encode(picture(result)).decode()
+  image = base64.b64encode(result.picture).decode()
   return "\n".join([
       *first, frame(result).to_html(index=False, border=0), *last,
       '<img style="max-width: 100%" alt="One simulated step, by device" '
       f'src="data:image/png;base64,{image}">'])
-
-
-def picture(result: Any) -> bytes:
-  """Returns a PNG of the placed step below the unplaced step, on the same time axis."""
-  current, before = result.baselines["current"].placement, None
-  # With replicas the original graph has other ops than the placed one.
-  if current is not None and len(current) == result.graph.num_ops:
-    before = Simulator(result.graph, result.costs, result.cluster).simulate(current)
-  return timeline.timeline_png(
-      result.graph, result.costs, result.simulated, before=before,
-      title=f"placed: {ms_text(result.step_time_us)}")
 
 
 def frame(result: Any, verbose: bool = False) -> pd.DataFrame:

@@ -59,18 +59,18 @@ class LowerBounds:
 
   def window_us(self) -> float:
     """Returns the bound by the work in windows."""
-    sets = np.unique(self._problem.graph.colocation, return_inverse=True)[1].reshape(-1)
     # Windows begin where some op can start; of too many starts, evenly spread ones are taken.
     begins_us = np.unique(self._heads_us)
     if len(begins_us) > _MOST_WINDOWS:
       begins_us = begins_us[np.linspace(0, len(begins_us) - 1, _MOST_WINDOWS).astype(np.int64)]
-    by_tail = np.argsort(-self._tails_us, kind="stable")
+    order = np.argsort(-self._tails_us, kind="stable")
+    sets = np.unique(self._problem.graph.colocation[order], return_inverse=True)[1].reshape(-1)
     paths, best = self._paths, 0.0
     # Every y gives a true bound: take the largest.
     for y in self._weights():
       work_us = np.where(paths.allowed, paths.busy_us * y, np.inf)
       best = max(best, _window_us(
-          begins_us, self._heads_us, self._tails_us, by_tail, sets, work_us))
+          begins_us, self._heads_us[order], self._tails_us[order], sets, work_us[order]))
     return best
 
   def _weights(self) -> Iterator[np.ndarray]:
@@ -93,13 +93,12 @@ class LowerBounds:
 
 
 @compiled()
-def _window_us(begins_us, heads_us, tails_us, by_tail, sets, work_us):
+def _window_us(begins_us, heads_us, tails_us, sets, work_us):
   """Returns the largest bound by the work of ops with late heads and long tails.
 
   Args:
     begins_us: heads at which windows begin, in us.
-    heads_us, tails_us: [N] float64.
-    by_tail: [N] int64, ops sorted by falling tail.
+    heads_us, tails_us: [N] float64, of ops by falling tail.
     sets: [N] int64, the colocated set of each op.
     work_us: [N, C] weighted busy time on each class, inf where an op may not run.
   """
@@ -112,7 +111,7 @@ def _window_us(begins_us, heads_us, tails_us, by_tail, sets, work_us):
     least_us[:] = 0.0
     total_us = 0.0
     # Adding ops by falling tails keeps b, the least tail of the window, at the last op's tail.
-    for i in by_tail:
+    for i in range(n):
       if heads_us[i] >= begin_us:
         least = np.inf
         for k in range(c):

@@ -17,13 +17,8 @@ from typing import Callable, Iterable, Iterator, List, Optional
 import numpy as np
 
 from placeto_tf.grouping.contraction import Contraction, contract
+from placeto_tf.problem import candidates as candidates_lib
 from placeto_tf.problem.budget import Budget
-from placeto_tf.problem.candidates import (
-  allowed_or_nearest,
-  best_of,
-  compute_devices,
-  device_speeds,
-)
 from placeto_tf.problem.method import Kind, Method, plain
 from placeto_tf.problem.placement_problem import PlacementProblem
 from placeto_tf.search.metis_graph import MetisGraph
@@ -50,7 +45,7 @@ def partition_ops(
   Returns:
     [N] int32, the best placement.
   """
-  devices = compute_devices(problem)
+  devices = candidates_lib.compute_devices(problem)
   # M nodes: ops with one label, weighted by compute time and traffic.
   contraction = contract(
       problem.graph, problem.costs, problem.allowed_ops,
@@ -64,14 +59,14 @@ def partition_ops(
     # Parts are positions among `devices`; [M] to [N] by each op's node.
     node_devices = np.asarray(devices, dtype=np.int32)[parts]
     candidates.append(
-        allowed_or_nearest(problem, node_devices[contraction.node_of_op]))
+        candidates_lib.allowed_or_nearest(problem, node_devices[contraction.node_of_op]))
     # Partitions of a large graph take long: make no more than will be evaluated.
     enough = budget is not None and (
         len(candidates) == problem.search_log.remaining_evaluations(budget)
         or problem.search_log.exhausted(budget))
     if enough:
       break
-  return best_of(problem, np.stack(candidates), budget)
+  return candidates_lib.best_of(problem, np.stack(candidates), budget)
 
 
 def partitions(
@@ -90,7 +85,7 @@ def partitions(
   """
   rng = np.random.default_rng(seed)
   # Each part's target weight is its device's share of the speed.
-  shares = device_speeds(problem, devices)
+  shares = candidates_lib.device_speeds(problem, devices)
   # [patterns] bool, by bit mask of allowed devices: nodes that only hosts may run weigh nothing.
   movable = np.zeros(len(contraction.masks), dtype=bool)
   for i, mask in enumerate(contraction.masks):

@@ -27,6 +27,7 @@ from placeto_tf.simulation.schedule import SimulationResult
 
 COMPUTE, BUS = 1, 2  # threads
 _MS = 1000.0  # us; axes are in ms
+_BARS = 5000  # of the time axis, about four for each pixel: shorter bars, and gaps, are not drawn
 _MAX_PICTURED_DEVICES = 32  # a picture of thousands of devices would be too long and take minutes
 
 
@@ -159,11 +160,11 @@ def timeline_figure(
   FigureCanvasAgg(figure)
   axes = figure.subplots(
       len(heights), 1, sharex=True, squeeze=False, gridspec_kw={"height_ratios": heights})[:, 0]
+  longest_us = max(1e-6, *(step.step_time_us for step, _, _ in panels))
   for lanes, (step, devices, text) in zip(axes, panels):
-    _draw_lanes(lanes, step, devices)
+    _draw_lanes(lanes, step, devices, longest_us / _BARS)
     lanes.set_title(text, fontsize=13)
-  longest_us = max(step.step_time_us for step, _, _ in panels)
-  axes[0].set_xlim(0, max(longest_us / _MS, 1e-9))
+  axes[0].set_xlim(0, longest_us / _MS)
   lifetimes = Lifetimes.of(graph, costs, result)
   for lane, d in enumerate(shown):
     times_us, held = lifetimes.usage(d)
@@ -177,17 +178,21 @@ def timeline_figure(
   return figure
 
 
-def _draw_lanes(axes: Any, result: SimulationResult, devices: List[int]) -> None:
-  """Draws the ops and transfers of some devices of a step, two lanes a device."""
+def _draw_lanes(
+    axes: Any, result: SimulationResult, devices: List[int], unit_us: float) -> None:
+  """Draws the ops and transfers of some devices, two lanes a device, in multiples of a unit."""
   names, sent, jobs = result.cluster.device_names, result.transfers, result.jobs
   for lane, d in enumerate(devices):
     for mask, start_us, end_us, height, low, colour in (
         (result.placement == d, result.start_us, result.end_us, 0.5, 0.0, f"C{lane % 10}"),
         (jobs.devices == d, jobs.start_us, jobs.end_us, 0.5, 0.0, "0.2"),
         (sent.sources == d, sent.start_us, sent.end_us, 0.28, 0.55, "0.55")):
-      # (start, duration) of each bar, in ms; bars without a duration are left out.
-      spans = np.column_stack([start_us[mask], (end_us - start_us)[mask]]) / _MS
-      axes.broken_barh(spans[spans[:, 1] > 0], (lane + low, height), color=colour, linewidth=0)
+      mask &= end_us > start_us  # bars without a duration are left out
+      # [2, bars] first and last units that a bar covers, each pair once, in ms.
+      first, last = unit_us / _MS * np.unique(np.stack(
+          [start_us[mask] // unit_us, -(-end_us[mask] // unit_us)]), axis=1)
+      axes.broken_barh(np.column_stack([first, last - first]), (lane + low, height),
+                       color=colour, linewidth=0)
   axes.set_yticks(
       [lane + y for lane in range(len(devices)) for y in (0.25, 0.69)],
       [label for d in devices for label in (names[d], "bus")], fontsize=8)
@@ -202,8 +207,7 @@ def _draw_lanes(axes: Any, result: SimulationResult, devices: List[int]) -> None
 def _pictured_devices(result: SimulationResult) -> List[int]:
   """Returns the devices to show: all devices or, of many, the busiest ones."""
   # A stable sort: of equally busy devices, the ones with lower indices are shown.
-  busiest = np.argsort(-result.busy_us, kind="stable")
-  return sorted(busiest[:_MAX_PICTURED_DEVICES].tolist())
+  return sorted(np.argsort(-result.busy_us, kind="stable")[:_MAX_PICTURED_DEVICES].tolist())
 
 
 def timeline_png(*step: Any, **options: Any) -> bytes:
