@@ -297,7 +297,7 @@ def small_step(explanation: Explanation, cluster: Cluster) -> str:
   if share < _SMALL or sum(not device.host for device in cluster.devices) < 2:
     return ""
   return (f"too small for several devices: {share:.0%} of it are launches of kernels, which one "
-          "process makes for all devices (a larger batch or jit_compile helps)")
+          "process makes for all devices (a larger batch helps, or XLA instead of placing)")
 
 
 def why(result: Any) -> List[Dict[str, Any]]:

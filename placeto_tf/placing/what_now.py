@@ -52,7 +52,7 @@ def last_lines(graph: ComputationGraph, devices: Sequence[str], out: str) -> str
   if sum(map(len, lines)) > _MOST_ON_SCREEN:  # hundreds of feeds
     lines = [f"  the lines of {page}"]
   return "\n".join([
-      *(["To run it where TensorFlow has these devices:", *lines] if lines else []),
+      *([f"To run it, in {out}, where TensorFlow has these devices:", *lines] if lines else []),
       f"Feeds, checkpoints and how to measure it: {page}",
       f"To look at it: tensorboard --logdir={os.path.join(out, 'tensorboard')}"])
 
@@ -164,8 +164,8 @@ def readme(
     graph_spec, cluster_spec: the values of --graph and --cluster.
   """
   name = placed_name(graph)
-  what = (f"`{name}` is the graph with a device for each op; `placement.json` has op names and\n"
-          f"devices alone. Its devices are {listed(devices, most=8)}.")
+  what = (f"`{name}` is the graph with a device for each op; `placement.json` has the devices of\n"
+          f"its ops by name. Its devices are {listed(devices, most=8)}.")
   if "cost_graph" in name:
     return f"# A placed graph of costs\n\n{what}\n\nIt has no ops that run.\n"
   live = graph.origin.format == "concrete_function"

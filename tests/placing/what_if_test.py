@@ -181,7 +181,7 @@ def test_the_first_line_says_that_a_step_is_too_small_and_what_helps(small):
   tiny = placeto.place(graph, "v100:4", **BUDGET)
   for text in (str(tiny), tables.table(tiny)):
     assert text.startswith("The step is too small for several devices: ")
-    assert "a larger batch or jit_compile helps" in text.splitlines()[0]
+    assert "a larger batch helps, or XLA instead of placing" in text.splitlines()[0]
   assert "too small for several devices" in repr(tiny)
   alone = placeto.place(small, "v100:1", **BUDGET)
   assert "too small" not in str(alone) + repr(alone)
