@@ -10,8 +10,8 @@ The process is `MoveProcess`; `move_environment` offers the same process to
 tf-agents. On levels from coarse groups to fine ones, an action moves a group to a device (an option
 edge of the GraphTensor). Each move is simulated once, and undone if it makes the placement worse.
 The reward is the decrease of the objective (step time plus the memory penalty) divided by the
-start's objective; it is 0 if the move was undone. So an episode's return is the relative
-improvement: 0.3 is 30 % of the start's step time.
+objective of the best of one device, the expert and METIS; it is 0 if the move was undone. So an
+episode that begins there returns the relative improvement: 0.3 is 30 % of that step time.
 
 Observations, a `Dict`:
 
