@@ -113,9 +113,8 @@ def main() -> None:
   print(f"Done: {done['iterations']} iterations in {FLAGS.root_dir}, {done['reason']}; "
         f"{_text(figures)}.", flush=True)
   if os.path.exists(os.path.join(FLAGS.root_dir, "weights")):
-    method = "placeto_paper_zero_shot" if FLAGS.preset else FLAGS.policy  # there is one preset
-    print(f"To place with it: place.py --method={method} --policy_weights={FLAGS.root_dir} "
-          "--graph=GRAPH --cluster=CLUSTER")
+    print(f"To place with it: place.py --method={'placeto_paper' if FLAGS.preset else FLAGS.policy}"
+          f" --policy_weights={FLAGS.root_dir} --graph=GRAPH --cluster=CLUSTER")
   print(f"Its curves: tensorboard --logdir={os.path.join(FLAGS.root_dir, 'train')}", flush=True)
 
 

@@ -116,8 +116,8 @@ def replicate(
     raise GraphError("only a graph with TensorFlow nodes can be replicated, not one of arrays or "
                      "a CostGraphDef; give a GraphDef, MetaGraphDef, tf.Graph or function")
   if source.format == "concrete_function" and mirrored:
-    raise GraphError("the variables of a ConcreteFunction are objects of the program, so they "
-                     "cannot be mirrored; share them, or give the graph")
+    raise GraphError("a model's or function's variables are objects of the program, so replicas "
+                     "share them; leave out mirrored, or give the graph on file")
   live = source.format == "tf_graph"
   graph = frozen(graph)
   # Written out in plain ops, statistics are combined like all other means.

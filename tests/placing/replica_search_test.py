@@ -198,7 +198,7 @@ def test_variables_of_a_function_are_shared_unless_that_is_refused():
   function = load_graph(models.function(weights, None), batch_size=8)
   options = {"replicas": 2, "max_evaluations": 20, "max_groups": 4}
   assert list(place(function, "v100:2", **options).replication.rows) == ["1", "2"]
-  with pytest.raises(PlacetoError, match="variables of a ConcreteFunction"):
+  with pytest.raises(PlacetoError, match="variables are objects of the program"):
     place(function, "v100:2", mirrored_variables=True, **options)
   with pytest.raises(PlacementError, match="mirrored_variables is 'yes'"):
     PlacingConfig(mirrored_variables="yes")
