@@ -19,17 +19,9 @@ import re
 from typing import Container, Dict, Iterable, List, Mapping, Optional, Set, Tuple
 
 from placeto_tf.errors import GraphError
-from placeto_tf.graphs import control_flow
+from placeto_tf.graphs import control_flow, tensor_names
 from placeto_tf.graphs.colocation import COLOCATED, rename_colocated
 from placeto_tf.graphs.op_defs import REF, OpDefs
-from placeto_tf.graphs.tensor_names import (
-  control_inputs,
-  control_of,
-  data_inputs,
-  fresh,
-  op_of,
-  parse,
-)
 from placeto_tf.on_use import AttrValue, FunctionDef, GraphDef, NameAttrList, NodeDef, tf
 
 CALLS = ("PartitionedCall", "StatefulPartitionedCall")
@@ -155,7 +147,7 @@ class Inliner:
 
   def fresh(self, name: str) -> str:
     """Returns a name that no op has."""
-    return fresh(name, self._names)
+    return tensor_names.fresh(name, self._names)
 
   def prefix(self, site: str, names: Iterable[str]) -> str:
     """Returns the prefix for names of a body's ops: the site's name, unless it causes a clash.
@@ -260,7 +252,7 @@ class Inliner:
     return lowered
 
   def _inline(self, node: NodeDef, function: FunctionDef, site: Site) -> List[Tuple[NodeDef, Site]]:
-    data, controls = data_inputs(node), control_inputs(node)
+    data, controls = tensor_names.data_inputs(node), tensor_names.control_inputs(node)
     body = _Body(self, node, function, data)
     inner = Site(inside=True, anchored=site.anchored)
     expanded = []
@@ -271,7 +263,7 @@ class Inliner:
       controls = [f"^{start.name}"]
     # Constants in a loop or branch wait for an argument, so that they run inside it.
     elif not controls and site.anchored and data:
-      controls = [control_of(data[0])]
+      controls = [tensor_names.control_of(data[0])]
       body.anchor_constants_only = True
     expanded += [(copy, inner) for copy in body.nodes(controls)]
     tensors = body.results()
@@ -281,7 +273,8 @@ class Inliner:
           f"op {node.name!r} ({node.op}) expects {len(types)} results of function "
           f"{function.signature.name!r}, which has {len(tensors)}; export the graph again")
     # "done" waits for all results and side effects.
-    waits = list(dict.fromkeys([control_of(tensor) for tensor in tensors] + body.side_effects()))
+    waits = list(dict.fromkeys(
+        [*map(tensor_names.control_of, tensors), *body.side_effects()]))
     at_top_without_results = not types and not site.inside
     done = self.node(
         node.name if at_top_without_results else self.fresh(f"{node.name}/done"), "NoOp",
@@ -310,7 +303,7 @@ class Inliner:
         found = self._resolve(text)
         changed |= found != text
         (controls if found.startswith("^") else data).append(found)
-        call = op_of(text)
+        call = tensor_names.op_of(text)
         if call in self._effectful and call not in awaited and not text.startswith("^"):
           # No op waits for the call, so readers of its results must wait for its side effects.
           controls.append(f"^{self._controls[call]}")
@@ -333,7 +326,7 @@ class Inliner:
           return text
         text = f"^{found}"
       else:
-        found = self._outputs.get(parse(text))
+        found = self._outputs.get(tensor_names.parse(text))
         if found is None or found == text:
           return text
         text = found
@@ -400,7 +393,7 @@ class _Body:
       if name in self._ranges:
         return f"^{self._prefix}/{name}", True
       if name in self._arguments:
-        return control_of(self._arguments[name]), False
+        return tensor_names.control_of(self._arguments[name]), False
       raise self._dangling(text)
     # In bodies an input is "argument", "argument:0" or "node:output:index".
     name, _, rest = text.partition(":")

@@ -116,11 +116,13 @@ register(
     "ExtractImagePatches MatrixDiagPart MatrixDiagPartV2 MatrixDiagPartV3 MatrixDiag "
     "MatrixDiagV2 MatrixDiagV3 MatrixBandPart ReverseSequence SpaceToBatchND "
     "BatchToSpaceND SpaceToBatch BatchToSpace MirrorPad MirrorPadGrad BiasAddGrad Real "
-    "Imag Conj EuclideanNorm TopK TopKV2 SegmentSum SegmentMean Cast Roll IdentityN "
-    "ReluGrad LeakyReluGrad TensorScatterUpdate", scale=Scale("factor", (0,)))
+    "Imag Conj EuclideanNorm TopK TopKV2 SegmentSum SegmentMean Cast Roll "
+    "ReluGrad LeakyReluGrad", scale=Scale("factor", (0,)))
+register("TensorScatterUpdate", scale=Scale("alike", (0, 2)))
+register("OneHot", scale=Scale("alike", (2, 3)))
 register("AvgPoolGrad AvgPool3DGrad Split ScatterNd", scale=Scale("factor", (1,)))
 register(
-    "MaxPoolGrad MaxPoolGradV2 MaxPool3DGrad MaxPoolGradGrad OneHot", scale=Scale("factor", (2,)))
+    "MaxPoolGrad MaxPoolGradV2 MaxPool3DGrad MaxPoolGradGrad", scale=Scale("factor", (2,)))
 register("StridedSliceGrad", scale=Scale("factor", (4,)))
 # Powers of one input: degrees 2, 1/2, -1/2 and -1.
 register("Square L2Loss", scale=Scale("factor", (0,), 2.0))

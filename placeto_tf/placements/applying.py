@@ -14,13 +14,8 @@ from placeto_tf.graphs.concrete_functions import concrete_of, is_concrete_functi
 from placeto_tf.graphs.files import format_of
 from placeto_tf.graphs.functions import functions_in, inline_functions, keep_known_classes
 from placeto_tf.on_use import tf
+from placeto_tf.placements import node_devices
 from placeto_tf.placements.belonging import check_shapes
-from placeto_tf.placements.node_devices import (
-  canonical_devices,
-  check_apart,
-  devices_of,
-  place_nodes,
-)
 from placeto_tf.placements.placed_functions import place_function
 
 
@@ -47,7 +42,7 @@ def apply(
     placed = type(target)()
     placed.CopyFrom(target)
     if kind == "cost_graph_def":
-      place_nodes(placement, placed.node)
+      node_devices.place_nodes(placement, placed.node)
       return placed
     graph_def = placed.graph_def if kind == "meta_graph_def" else placed
     check_shapes(shapes, shapes_of_interface(graph_def.node))
@@ -55,7 +50,7 @@ def apply(
     inlined, _ = inline_functions(graph_def)
     if inlined is not graph_def and all(node.name in placement for node in inlined.node):
       graph_def.CopyFrom(inlined)
-    place_nodes(placement, graph_def.node)
+    node_devices.place_nodes(placement, graph_def.node)
     # TensorFlow imports no graph in which an op is colocated with one that was transformed away.
     keep_known_classes(graph_def.node, {node.name for node in graph_def.node})
     return placed
@@ -64,9 +59,9 @@ def apply(
     ops = target.get_operations()
     check_shapes(shapes, shapes_of_interface(op.node_def for op in ops if op.name in shapes))
     # Look up all devices before setting the first one, so that an error changes nothing.
-    devices = devices_of(placement, [op.name for op in ops])
+    devices = node_devices.devices_of(placement, [op.name for op in ops])
     if any(is_member(op.type) for op in ops):
-      check_apart([op.node_def for op in ops], devices)
+      node_devices.check_apart([op.node_def for op in ops], devices)
     _free_functions(target, placement.values())
     for op, device in zip(ops, devices):
       op._set_device(device)
@@ -148,7 +143,7 @@ class DeviceFunction:
 
   def __init__(self, placement: Mapping[str, str]):
     self._placement = placement
-    self._canonical = canonical_devices(placement)
+    self._canonical = node_devices.canonical_devices(placement)
 
   def __call__(self, op: tf.Operation) -> str:
     """Returns the device string that TensorFlow asks for while it makes the op."""

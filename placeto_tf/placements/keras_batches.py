@@ -12,17 +12,10 @@ import numpy as np
 from placeto_tf.errors import GraphError
 from placeto_tf.graphs import keras_models
 from placeto_tf.on_use import keras, tf
-from placeto_tf.placements.traced_steps import (
-  Batch,
-  Specs,
-  TracedStep,
-  check_eager,
-  component_shapes,
-  is_tensor,
-)
+from placeto_tf.placements import traced_steps
 
 
-def as_batch(data: Any, floatx: str = "float32") -> Batch:
+def as_batch(data: Any, floatx: str = "float32") -> traced_steps.Batch:
   """Converts the arrays of a batch to tensors, and drops missing sample weights.
 
   Args:
@@ -38,7 +31,7 @@ def as_batch(data: Any, floatx: str = "float32") -> Batch:
       return None
     if isinstance(value, np.ndarray) and value.dtype.kind == "f":
       return tf.convert_to_tensor(value, floatx)
-    if is_tensor(value):
+    if traced_steps.is_tensor(value):
       return value
     return tf.convert_to_tensor(value)
 
@@ -52,8 +45,9 @@ def as_batch(data: Any, floatx: str = "float32") -> Batch:
 
 
 def specs_of(
-    batch: Batch, data: Any = None, element_spec: Optional[Specs] = None, *, wide: bool = False
-) -> Specs:
+    batch: traced_steps.Batch, data: Any = None,
+    element_spec: Optional[traced_steps.Specs] = None, *, wide: bool = False
+) -> traced_steps.Specs:
   """Returns the TypeSpecs of a batch, with the same nesting; specs and None are not changed.
 
   Args:
@@ -95,7 +89,7 @@ def random_by_trace(model: keras.Model) -> bool:
 
 def check_trainable(model: object) -> None:
   """Raises GraphError unless the argument is a Keras model whose training can be placed."""
-  check_eager()
+  traced_steps.check_eager()
   if not keras_models.is_keras_model(model):
     raise GraphError(
         f"expected a Keras model, got {type(model).__name__}; for a training step of your own call "
@@ -130,7 +124,7 @@ def without_xla(model: keras.Model) -> Any:
   return found
 
 
-class KerasStep(TracedStep):
+class KerasStep(traced_steps.TracedStep):
   """The `train_step` of a compiled Keras model.
 
   Attributes:
@@ -149,7 +143,7 @@ class KerasStep(TracedStep):
 
     check_trainable(model)
 
-    def step(data: Batch) -> Any:
+    def step(data: traced_steps.Batch) -> Any:
       return model.train_step(data)
 
     # Keras 2 has AutoGraph convert a train_step of the user's own, Keras 3 does not.
@@ -186,7 +180,7 @@ def steps_per_execution(model: keras.Model) -> int:
 
 def read_example(
     step: KerasStep, batch_size: Optional[int], data: Any,
-) -> Optional[Tuple[Specs, Sequence[Tuple[int, ...]]]]:
+) -> Optional[Tuple[traced_steps.Specs, Sequence[Tuple[int, ...]]]]:
   """Reads the batches that a user describes.
 
   Args:
@@ -207,7 +201,7 @@ def read_example(
   if batch_size is not None:
     specs = tuple(keras_models.step_specs(model, batch_size))
     # No shapes if a dimension besides the batch size is unknown.
-    shapes = component_shapes(specs)
+    shapes = traced_steps.component_shapes(specs)
     if not shapes:
       raise GraphError(
           f"the batches of the Keras model {step.name!r} have dimensions that batch_size does not "
@@ -220,6 +214,6 @@ def read_example(
     # One element shows the shapes; the spec shows which dimensions differ.
     element_spec, data = data.element_spec, next(iter(data.take(1)))
   if any(isinstance(leaf, tf.TypeSpec) for leaf in tf.nest.flatten(data)):
-    return tuple(data), component_shapes(data)
+    return tuple(data), traced_steps.component_shapes(data)
   batch = as_batch(data, step.floatx)
-  return specs_of(batch, data, element_spec, wide=step.wide), component_shapes(batch)
+  return specs_of(batch, data, element_spec, wide=step.wide), traced_steps.component_shapes(batch)

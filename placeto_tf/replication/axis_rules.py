@@ -100,7 +100,10 @@ class AxisRules:
     # A single spec stands for every output.
     found = list(found) if isinstance(found, (list, tuple)) else [found] * width
     self._check_growth(op, found)
-    return [_scaled(each, exponent, local) for each in found]
+    tagged = rule_of(op_type).positions == "keeps" and any(
+        isinstance(each, Sharded) and each.tagged for each in view.specs)
+    return [_scaled(each, 0.0 if port and op_type.startswith("TopK") else exponent, local, tagged)
+            for port, each in enumerate(found)]
 
   def _check_growth(self, op: int, found: Sequence[Spec]) -> None:
     """Raises NotFollowed where a result contradicts the shapes at the global batch."""
@@ -119,7 +122,8 @@ class AxisRules:
     """
     rows = [each for each in view.specs if isinstance(each, Sharded)]
     effect = rule_of(op_type).positions
-    if any(each.tagged for each in rows) and effect not in ("tells", "keeps"):
+    kept = effect == "keeps" and rule_of(op_type).axes == "elementwise"
+    if any(each.tagged for each in rows) and effect != "tells" and not kept:
       raise NotFollowed("computes with positions of examples in the batch")
     local = [i for i, each in enumerate(view.specs) if isinstance(each, Sharded) and each.local]
     if not local or effect == "tells":
@@ -277,6 +281,9 @@ class AxisRules:
     for spec in specs:
       if isinstance(spec, Sharded):
         self._at_front(spec)
+    numbers = self._flow.attr(op, "include_batch_in_index")
+    if numbers is not None and numbers.b:
+      raise NotFollowed("numbers the examples of the batch")
     return Sharded(0, self._outer(specs))
 
   def _at_front(self, spec: Sharded) -> Sharded:
@@ -356,14 +363,13 @@ class AxisRules:
     given = self._shape(op, 0) if rows.axis else ()
     if axes is None or None in given[:rows.axis]:
       raise NotFollowed(_NO_SHAPE)
-    # A reshape of [before * b * inner] elements changes neither `before` nor b. If all slices are
-    # equal, any axis that grows holds the examples.
+    # A reshape of [before * b * inner] elements changes neither `before` nor b.
     outer, rest = divmod(
-        math.prod(given[:rows.axis]) * rows.outer, math.prod(result[:axes[0]])) if (  # type: ignore
-            len(axes) == 1) else (0, 1)
-    if rest or rows.outer and not outer:
+        math.prod(given[:rows.axis]) * max(1, rows.outer),  # type: ignore
+        math.prod(result[:axes[0]])) if len(axes) == 1 else (0, 1)  # type: ignore
+    if rest or not outer or (result[axes[0]] or 0) % (outer * self._batch):
       raise NotFollowed("reshapes the batch so that its examples no longer lie along one axis")
-    return Sharded(axes[0], outer)
+    return Sharded(axes[0], outer if rows.outer or outer > 1 else 0)
 
   def _leaves_open(self, shape: Tensor) -> bool:
     """Returns whether a shape that is equal in all replicas leaves a size open, with -1."""
@@ -372,8 +378,10 @@ class AxisRules:
     if known is not None:
       return -1 in np.ravel(known) or flow.types[op] == "Const"
     # A shape that is packed or concatenated from sizes may have a -1 among them.
+    sizes = [(each[0], flow.value(each)) for each in flow.inputs[op]]
     return flow.types[op] in ("Pack", "ConcatV2", "Concat") and any(
-        -1 in np.ravel(size) for size in map(flow.value, flow.inputs[op]) if size is not None)
+        -1 in np.ravel(size) for _, size in sizes if size is not None) and not any(
+            size is None and at in self._depending for at, size in sizes)
 
   def _check_own(self, op: int, specs: Sequence[Spec], i: int, entry: Optional[int] = None) -> None:
     """Raises NotFollowed if an input counts the examples of all replicas, or may.
@@ -420,6 +428,8 @@ class AxisRules:
     rows = [Sharded(spec.axis, spec.outer) for spec in parts if isinstance(spec, Sharded)]
     if all(spec.axis != axis for spec in rows):
       return dataclasses.replace(self._moved(op, specs), tagged=tagged)
+    if any(isinstance(spec, Sharded) and spec.local for spec in parts):
+      raise NotFollowed("joins positions of examples in the batch")
     # Concatenated along the axis of the examples: each part must hold a whole number of batches. A
     # part whose slices are all equal counts as one batch.
     inner = set()
@@ -486,7 +496,10 @@ class AxisRules:
       return rows
     # The slice takes whole batches out of several concatenated ones, as gradients of concats do.
     found = self._resized(rows, given, result)
-    if int(self._value(op, 1)[rows.axis]) * found.outer % int(result[rows.axis] or 1):
+    begin = int(self._value(op, 1)[rows.axis])
+    # A constant is the same number of examples at the global batch.
+    if begin * found.outer % int(result[rows.axis] or 1) or begin and (
+        self._scaling.number(self._flow.inputs[op][1]) == REPLICATED):
       raise NotFollowed(_SOME)
     return found
 
@@ -596,19 +609,21 @@ class AxisRules:
     return self._resized(rows, self._shape(op, 0), self._result(op)) if rows.outer else rows
 
 
-def _scaled(spec: Spec, exponent: float, local: Optional[Positions]) -> Spec:
+def _scaled(
+    spec: Spec, exponent: float, local: Optional[Positions], tagged: bool) -> Spec:
   """Returns the spec of a result with the exponent and positions that follow from the inputs.
 
   Args:
     spec: the spec by the axis rule, which leaves out exponent and positions.
     exponent: to add.
     local: positions that the result holds, or None.
+    tagged: whether the op keeps positions in the first column.
 
   Returns:
     The complete spec.
   """
   if isinstance(spec, Sharded):
-    return Sharded(spec.axis, spec.outer, exponent, spec.local or local, spec.tagged)
+    return Sharded(spec.axis, spec.outer, exponent, spec.local or local, spec.tagged or tagged)
   if isinstance(spec, (Partial, LocalStatistic)):
     return dataclasses.replace(spec, exponent=spec.exponent + exponent)
   return spec

@@ -352,6 +352,8 @@ class Dataflow:
     if op_type == "StridedSlice":
       return np.asarray(self._known(data[0])[self.slice_index(
           op, *map(self._known, data[1:]))])
+    if op_type == "Unpack":
+      return np.asarray(np.take(self._known(data[0]), port, axis=self.integer(op, "axis")))
     rule = _VALUES.get(op_type)
     if rule is None:
       return None

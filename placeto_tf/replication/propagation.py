@@ -21,7 +21,7 @@ from placeto_tf.ops import members, rule_of
 from placeto_tf.replication import exponents, op_roles
 from placeto_tf.replication.axis_rules import AxisRules
 from placeto_tf.replication.dataflow import Dataflow, Tensor, closure
-from placeto_tf.replication.exponents import Fix, Inputs, NotFollowed
+from placeto_tf.replication.exponents import SCALE, Fix, Inputs, NotFollowed
 from placeto_tf.replication.scaling import ODD, Scaling
 from placeto_tf.replication.sparse_updates import SparseUpdate
 from placeto_tf.replication.specs import (
@@ -320,6 +320,8 @@ class _Propagation:
     own = self._own_spec(tensor)
     # If the values or the indices of a sparse gradient are sharded, both are sparse rows.
     if tensor in self._values or tensor in self._indices:
+      if getattr(own, "local", None) or getattr(own, "tagged", False):
+        return Unknown(tensor[0], "tells the positions of rows by those of examples in the batch")
       if any(isinstance(self._own_spec(each), (Sharded, SparseRows))
              for each in (tensor, *self._indices.get(tensor, ()))):
         return SparseRows(getattr(own, "exponent", 0.0))
@@ -357,6 +359,7 @@ class _Propagation:
     given = [self._spec(tensor) if op in self._readers.get(tensor, (op,)) else
              self._own_spec(tensor) for tensor in flow.inputs[op]]
     if op in self._random_ops:
+      self._fixes.update(self._of_all_examples(op, given))
       return [self._sampled(tensor) for tensor in flow.outputs(op)]
     if op_type in MERGE:
       return self._merge(op, given, width)
@@ -564,6 +567,17 @@ class _Propagation:
     """Returns whether a tensor has more elements if the batch is larger."""
     return self._scaling.axes(tensor) not in (None, [], ODD)
 
+  def _of_all_examples(self, op: int, given: Sequence[Spec]) -> Dict[Tuple[int, int], Fix]:
+    """Returns the fixes that give a random op the ranges and rates of the whole batch."""
+    op_type, view = self._flow.types[op], Inputs(self._flow, self._scaling, op, given)
+    size = 1 if "Multinomial" in op_type else 2 if op_type.startswith("Stateful") else 0
+    for i, each in enumerate(given):
+      if i != size and isinstance(each, (Replicated, Partial, LocalStatistic)):
+        view.make_global(i)
+      elif size == 1 and isinstance(each, Sharded) and each.axis:
+        raise NotFollowed("draws one of the examples of the batch")
+    return {(op, i): fix for i, fix in view.fixes.items()}
+
   def _sampled(self, tensor: Tensor) -> Spec:
     """Returns the spec of a result of a random op that samples for examples."""
     # The axis that grows with the batch is the axis of the examples.
@@ -582,8 +596,10 @@ class _Propagation:
     unknown = next((given[i] for i in known if isinstance(given[i], Unknown)), None)
     if unknown is not None:
       return self._refuse(op, unknown, width)  # type: ignore[arg-type]
-    # Zeros take the spec of the other inputs.
+    # Zeros take the spec of the other inputs, unless those number examples.
     varied = [i for i in known if not self._is_zero(flow.inputs[op][i])] or known
+    if any(getattr(given[i], "local", None) for i in varied):
+      varied = known
     known = [i for i in known if i in varied or not isinstance(given[i], (Replicated, Sharded))]
     if varied == known and all(isinstance(given[i], (Replicated, Sharded)) and self._is_zero(
         flow.inputs[op][i]) for i in known) and len(known) < len(given):
@@ -608,6 +624,8 @@ class _Propagation:
         view.fixes.pop(i, None)
         view.specs[i] = given[i]
         view.make_global(i)
+      if flow.frames[op] and any(fix[0] == SCALE for fix in view.fixes.values()):
+        raise NotFollowed("multiplies in a loop by what counts examples")
       found = REPLICATED
     result = [found, REPLICATED][:width]
     self._note(view, result)
@@ -664,6 +682,8 @@ class _Propagation:
       if rest or not examples:
         raise NotFollowed("counts another number than that of the examples")
       return [Sharded(0, local=Positions(examples))]
+    if op_type == "OneHot":
+      raise NotFollowed("makes a tensor whose examples cannot be found")
     if rule_of(op_type).shaped:
       data = 1 if op_type == "Fill" else 0
       axes, shape = self._scaling.axes((op, 0)), flow.shape((op, 0))

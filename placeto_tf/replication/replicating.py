@@ -152,7 +152,9 @@ def replicate(
     result = _load(graph, written, replicas, live)
   except ValueError as problem:  # TensorFlow raises it where shapes do not fit
     if not grown:
-      raise
+      raise GraphError(
+          f"ops of the replicas do not fit together ({str(problem).splitlines()[0]}): the step's "
+          "code states the batch size; train with one replica") from None
     raise baked_in(
         f"ops do not fit together when each of {replicas} replicas has the whole batch "
         f"({str(problem).splitlines()[0]})") from None

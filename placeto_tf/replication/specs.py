@@ -197,9 +197,12 @@ def merged_spec(specs: Iterable[Spec], op: int) -> Spec:
   if unknown is not None:
     return unknown
   if not any(isinstance(spec, Partial) for spec in found):
-    # Zeros and global values give way to any other spec.
-    found = [spec for spec in found if spec not in (REPLICATED, Replicated(FREE))] or [
-        REPLICATED if REPLICATED in found else found[0]]
+    # Zeros give way to any other spec, global values to examples, but not to what counts them.
+    others = [spec for spec in found if spec not in (REPLICATED, Replicated(FREE))]
+    kept = REPLICATED in found and any(
+        isinstance(spec, (Replicated, Dimensions)) or getattr(spec, "local", None)
+        for spec in others)
+    found = [REPLICATED] * kept + others or [REPLICATED if REPLICATED in found else found[0]]
   if all(isinstance(spec, Container) for spec in found):
     return Container(merged_spec(
         (spec.content for spec in found if isinstance(spec, Container)), op))

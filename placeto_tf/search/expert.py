@@ -26,15 +26,8 @@ import numpy as np
 from scipy import sparse
 from scipy.sparse import csgraph
 
+from placeto_tf.problem import candidates
 from placeto_tf.problem.budget import Budget
-from placeto_tf.problem.candidates import (
-  allowed_or_nearest,
-  best_of,
-  bytes_at_peaks,
-  compute_devices,
-  device_speeds,
-  on_one_device,
-)
 from placeto_tf.problem.method import Kind, Method, unseeded
 from placeto_tf.problem.placement_problem import PlacementProblem
 from placeto_tf.search.layers import forward_edges, layer_positions
@@ -58,9 +51,9 @@ def place_by_hand(problem: PlacementProblem, budget: Optional[Budget] = None) ->
   # [N] number of each op's layer along the depth, 0 to L - 1.
   _, layer = np.unique(layer_positions(problem.graph, distinct=True), return_inverse=True)
   layer = layer.reshape(-1)
-  devices = compute_devices(problem)
+  devices = candidates.compute_devices(problem)
   # Stable, so that equal devices keep their order.
-  fastest = np.argsort(-device_speeds(problem, devices), kind="stable")
+  fastest = np.argsort(-candidates.device_speeds(problem, devices), kind="stable")
   counts = [k for k in range(len(devices), 0, -1) if k == len(devices) or k <= 8 or not k & (k - 1)]
   placements = []
 
@@ -74,25 +67,27 @@ def place_by_hand(problem: PlacementProblem, budget: Optional[Budget] = None) ->
     Returns:
       None.
     """
-    placements.append(allowed_or_nearest(problem, np.asarray(used, dtype=np.int32)[piece[layer]]))
+    placements.append(candidates.allowed_or_nearest(
+        problem, np.asarray(used, dtype=np.int32)[piece[layer]]))
 
   # Layers in consecutive pieces on the k fastest devices, in the cluster's order.
   for k in counts:
     used = [devices[i] for i in sorted(fastest[:k])]
-    place(balanced_pieces(_weights_us(problem, layer, used), device_speeds(problem, used)), used)
+    speeds = candidates.device_speeds(problem, used)
+    place(balanced_pieces(_weights_us(problem, layer, used), speeds), used)
   weight = _weights_us(problem, layer, devices)
   # Layers with more matrix products than one layer needs are unrolled, and so recurrent.
   products = np.bincount(layer, np.array(problem.graph.op_types) == "MatMul")
   recurrent = products > _PRODUCTS_OF_A_LAYER
   if recurrent.any():
-    place(balanced_pieces(weight * recurrent, device_speeds(problem, devices)), devices)
+    place(balanced_pieces(weight * recurrent, candidates.device_speeds(problem, devices)), devices)
   # Branches side by side.
   place(_branches(problem, layer, weight, devices), devices)
   # If memory is short, the split that fits is evaluated before a small budget ends.
   placements = _split_by_memory(problem, layer) + placements
   # Without duplicates, in this order.
   _, first = np.unique(placements, axis=0, return_index=True)
-  return best_of(problem, np.array(placements)[np.sort(first)], budget)
+  return candidates.best_of(problem, np.array(placements)[np.sort(first)], budget)
 
 
 def _split_by_memory(problem: PlacementProblem, layer: np.ndarray) -> List[np.ndarray]:
@@ -101,17 +96,18 @@ def _split_by_memory(problem: PlacementProblem, layer: np.ndarray) -> List[np.nd
   Returns:
     The placement [N], if it fits and one device could not hold all ops; else none.
   """
-  devices, costs = compute_devices(problem), problem.costs
+  devices, costs = candidates.compute_devices(problem), problem.costs
   memory = problem.cluster.memory_bytes[devices]
   most = sum(each.sum() for each in (
       costs.persistent_bytes, costs.output_bytes, costs.temporary_bytes))
   if most <= memory.min():  # even if nothing was ever freed
     return []
-  held = np.bincount(layer, bytes_at_peaks(problem, on_one_device(problem))[1])
+  alone = candidates.on_one_device(problem)
+  held = np.bincount(layer, candidates.bytes_at_peaks(problem, alone)[1])
   shares = memory * (held.sum() > memory.min())
   for _ in range(_CORRECTIONS if shares.any() else 0):
     piece = np.array(devices, np.int32)[balanced_pieces(held, shares)]
-    found = allowed_or_nearest(problem, piece[layer])
+    found = candidates.allowed_or_nearest(problem, piece[layer])
     used = problem.simulator.simulate(found).peak_memory_bytes[devices] / memory
     if used.max() <= 1:
       return [found]
@@ -140,7 +136,7 @@ def _branches(
   _, branch = csgraph.connected_components(sparse.coo_matrix(
       (np.ones(inside.sum()), (sources[inside], targets[inside])), (count, count)), directed=False)
   piece = np.zeros(count, dtype=np.int64)
-  speeds = device_speeds(problem, devices)
+  speeds = candidates.device_speeds(problem, devices)
   # [stretches, D] compute time so far, per stretch between two stem layers.
   loads = np.zeros((int(stem.sum()) + 1, len(devices)))
   place = np.cumsum(stem)  # [L] number of stem layers up to each layer

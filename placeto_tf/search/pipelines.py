@@ -24,13 +24,7 @@ from placeto_tf.problem.candidates import nearest_allowed
 from placeto_tf.problem.placement_problem import MEMORY_PENALTY_US_PER_BYTE
 from placeto_tf.replication.replicated_graph import SHARED, ReplicatedGraph
 from placeto_tf.replication.replicating import with_order
-from placeto_tf.search.micro_batch_order import (
-  OLDEST,
-  SHALLOWEST,
-  can_be_ordered,
-  order_edges,
-  with_edges,
-)
+from placeto_tf.search import micro_batch_order
 from placeto_tf.search.pipeline_stages import Stages
 from placeto_tf.simulation.simulator import Simulator
 
@@ -102,7 +96,7 @@ def pipeline(
   graph = replicated.graph
   repeated = replicated.micro_batch_of_op >= 0
   # Only micro-batches get edges; branches and loops elsewhere do no harm.
-  if not can_be_ordered([graph.op_types[op] for op in np.flatnonzero(repeated)]):
+  if not micro_batch_order.can_be_ordered([graph.op_types[op] for op in np.flatnonzero(repeated)]):
     raise GraphError(
         "the order of micro-batches cannot be written into a graph whose examples go through "
         "branches or loops of TensorFlow; leave the number of micro-batches out")
@@ -129,12 +123,13 @@ def _best_order(
   best: Optional[Tuple[bool, float, List[Tuple[int, int]]]] = None
   # Most micro-batches in flight first; fewer only while none of the orders fits in memory.
   for in_flight in sorted({count, count // 2, min(count, 4), min(count, 2)} - {0, 1}, reverse=True):
-    for first in (OLDEST, SHALLOWEST):
-      edges = order_edges(
+    for first in (micro_batch_order.OLDEST, micro_batch_order.SHALLOWEST):
+      edges = micro_batch_order.order_edges(
           graph, costs, cluster, placement, replicated.micro_batch_of_op, group, in_flight, first)
       if edges is None:
         continue
-      found = Simulator(with_edges(graph, edges), costs, cluster).simulate(placement)
+      ordered = micro_batch_order.with_edges(graph, edges)
+      found = Simulator(ordered, costs, cluster).simulate(placement)
       excess = np.maximum(found.peak_memory_bytes - cluster.memory_bytes, 0).sum()
       # Orders that fit come before all others, then the least objective.
       rank = (excess > 0, found.step_time_us + MEMORY_PENALTY_US_PER_BYTE * float(excess), edges)

@@ -7,13 +7,8 @@ from typing import Dict, Optional, Tuple
 import numpy as np
 
 from placeto_tf.clusters.constraints import allowed_devices, own_devices
+from placeto_tf.problem import candidates as candidates_lib
 from placeto_tf.problem.budget import Budget
-from placeto_tf.problem.candidates import (
-  allowed_or_nearest,
-  best_of,
-  compute_devices,
-  nearest_allowed,
-)
 from placeto_tf.problem.method import Kind, Method, plain, unseeded
 from placeto_tf.problem.placement_problem import PlacementProblem
 
@@ -38,11 +33,11 @@ def current(problem: PlacementProblem, budget: Optional[Budget] = None) -> np.nd
   graph, cluster = problem.graph, problem.cluster
   own = own_devices(graph, cluster)
   # Ops without a device run on the first device that is no host.
-  own = np.where(own >= 0, own, compute_devices(problem)[0])
+  own = np.where(own >= 0, own, candidates_lib.compute_devices(problem)[0])
   # Evaluated for the search log alone; the placement returned is the graph's own.
-  best_of(problem, allowed_or_nearest(problem, own), budget)
+  candidates_lib.best_of(problem, candidates_lib.allowed_or_nearest(problem, own), budget)
   # Ops keep their own devices where they have a kernel.
-  return nearest_allowed(cluster, allowed_devices(graph, cluster), own)
+  return candidates_lib.nearest_allowed(cluster, allowed_devices(graph, cluster), own)
 
 
 def single(problem: PlacementProblem, budget: Optional[Budget] = None) -> np.ndarray:
@@ -59,12 +54,13 @@ def single(problem: PlacementProblem, budget: Optional[Budget] = None) -> np.nda
   """
   # (kind, memory) -> its first device; equal devices give equal placements.
   tried: Dict[Tuple[int, int], int] = {}
-  for d in compute_devices(problem):
+  for d in candidates_lib.compute_devices(problem):
     device = problem.cluster.devices[d]
     tried.setdefault((int(problem.cluster.device_kinds[d]), device.memory_bytes), d)
   candidates = [
-      allowed_or_nearest(problem, np.full(problem.graph.num_ops, d)) for d in tried.values()]
-  return best_of(problem, np.stack(candidates), budget)
+      candidates_lib.allowed_or_nearest(problem, np.full(problem.graph.num_ops, d))
+      for d in tried.values()]
+  return candidates_lib.best_of(problem, np.stack(candidates), budget)
 
 
 def random(

@@ -17,15 +17,8 @@ import numpy as np
 from placeto_tf.clusters.constraints import allowed_devices
 from placeto_tf.costs.estimate import from_work, work_of
 from placeto_tf.grouping.heavy_edge import heavy_edge
+from placeto_tf.problem import candidates
 from placeto_tf.problem.budget import Budget
-from placeto_tf.problem.candidates import (
-  allowed_or_nearest,
-  best_of,
-  best_so_far,
-  compute_devices,
-  device_speeds,
-  on_one_device,
-)
 from placeto_tf.problem.method import Kind, Method, plain, unseeded
 from placeto_tf.problem.placement_problem import PlacementProblem
 from placeto_tf.problem.supernodes import Supernodes
@@ -94,7 +87,7 @@ def place_shares(problem: PlacementProblem, budget: Optional[Budget] = None) -> 
   """
   replicated = problem.replicated
   if replicated is None:
-    return best_of(problem, on_one_device(problem), budget)
+    return candidates.best_of(problem, candidates.on_one_device(problem), budget)
   return _best_layout(problem, replicated, budget)[0]
 
 
@@ -111,9 +104,9 @@ def _best_layout(
     if size > 1:
       pieces = _pieces(problem, replicated, devices[:size])
       some += list(layouts(replicated, problem.costs, devices, pieces))
-    found += [allowed_or_nearest(problem, each) for each in some]
+    found += [candidates.allowed_or_nearest(problem, each) for each in some]
     order_of += [devices] * len(some)
-  best = best_of(problem, np.stack(found), budget)
+  best = candidates.best_of(problem, np.stack(found), budget)
   # If no layout fits, the best placement may have moved some of its layout's ops to a host.
   return best, order_of[int(np.argmax([(each == best).sum() for each in found]))]
 
@@ -145,7 +138,7 @@ def anneal_symmetric(
   else:
     placement, devices = _best_layout(problem, replicated, budget)
   if problem.search_log.exhausted(budget):
-    return best_so_far(problem, placement)
+    return candidates.best_so_far(problem, placement)
   # Micro-batches of one group share devices, so each group's row of images repeats.
   images = device_images(devices, problem.num_devices, replicated.groups)
   images = np.repeat(images, replicated.micro_batches, axis=0)
@@ -170,8 +163,8 @@ def device_orders(problem: PlacementProblem, replicas: int) -> List[List[int]]:
   Returns:
     One or two lists of the indices of all compute devices; leftover devices come last.
   """
-  devices = compute_devices(problem)
-  speeds, size = device_speeds(problem, devices), len(devices) // replicas
+  devices = candidates.compute_devices(problem)
+  speeds, size = candidates.device_speeds(problem, devices), len(devices) // replicas
   if size and not np.allclose(speeds, speeds[0]):
     # Round robin by speed: replica r has the r-th, (r + R)-th, ... fastest device.
     ranked = [devices[i] for i in np.argsort(-speeds, kind="stable").tolist()]
@@ -309,7 +302,7 @@ def _pieces(
   first = np.zeros(original.num_ops)
   known = replicated.original_of_op >= 0
   first[replicated.original_of_op[known]] = problem.costs.compute_us[known].min(axis=1)
-  return balanced_pieces(np.bincount(layer, first), device_speeds(problem, share))[layer]
+  return balanced_pieces(np.bincount(layer, first), candidates.device_speeds(problem, share))[layer]
 
 
 METHODS = (

@@ -18,13 +18,8 @@ from typing import Callable, Optional, Tuple
 import numpy as np
 
 from placeto_tf.graphs.computation_graph import CONTROL
+from placeto_tf.problem import candidates
 from placeto_tf.problem.budget import Budget
-from placeto_tf.problem.candidates import (
-  allowed_or_nearest,
-  best_of,
-  compute_devices,
-  on_one_device,
-)
 from placeto_tf.problem.host_options import used_by_rows
 from placeto_tf.problem.method import Kind, Method, unseeded
 from placeto_tf.problem.placement_problem import PlacementProblem
@@ -47,8 +42,8 @@ def place_tables(
   Returns:
     [N] int32; the layout without a change if the graph has no table.
   """
-  devices, memory = compute_devices(problem), problem.cluster.memory_bytes.astype(float)
-  placement = on_one_device(problem) if problem.replicated is None else layouts(
+  devices, memory = candidates.compute_devices(problem), problem.cluster.memory_bytes.astype(float)
+  placement = candidates.on_one_device(problem) if problem.replicated is None else layouts(
       problem.replicated, problem.costs, devices)[0]
   tables, held, read = tables_of(problem)
   served = _served(problem, tables)
@@ -62,7 +57,7 @@ def place_tables(
     load[target] += dearness[i]
     free_bytes[target] -= held[tables[i]]
     placement[served == tables[i]] = devices[target]
-  return best_of(problem, allowed_or_nearest(problem, placement), budget)
+  return candidates.best_of(problem, candidates.allowed_or_nearest(problem, placement), budget)
 
 
 def _served(problem: PlacementProblem, tables: np.ndarray) -> np.ndarray:

@@ -144,7 +144,7 @@ def test_an_optimizer_that_is_not_run_writes_all_replicas(mirrored):
 def test_variables_of_a_function_are_not_mirrored():
   w = tf.Variable(tf.ones([5, 3]))
   function = models.function(w, 4)
-  with pytest.raises(GraphError, match="ConcreteFunction are objects of the program"):
+  with pytest.raises(GraphError, match="variables are objects of the program"):
     replicate(load_graph(function), 2, mirrored=True)
 
 

@@ -1003,6 +1003,35 @@ def fused_batch_normalization(x, y):
 # Draws.
 
 
+@loss
+def divided_by_a_count_or_a_constant(x, y, p):
+  """The number of examples in one branch, which no tried batch takes, and a number in the other."""
+  count = tf.cond(tf.reduce_max(x) > 1e3, lambda: tf.shape(x)[0], lambda: tf.constant(7))
+  return tf.reduce_sum(by_example(p, y)) / tf.cast(count, tf.float32)
+
+
+@refused("multiplies in a loop by what counts examples")
+@loss
+def power_of_a_count(x, y, p):
+  count = tf.cast(tf.shape(x)[0], tf.float32)
+  return square_error(p, y) * tf.while_loop(
+      lambda i, power: i < 3, lambda i, power: (i + 1, power * count), (0, 1.0))[1]
+
+
+@loss
+def chosen_by_wide_indices(x, y, p):
+  chosen = tf.stack([tf.range(tf.shape(x)[0]), tf.cast(tf.argmax(y, 1), tf.int32)], 1)
+  return -tf.reduce_mean(tf.gather_nd(p, tf.cast(chosen, tf.int64)))
+
+
+@loss
+def largest_of_many_draws(x, y, p):
+  """Draws below the number of examples, so many that its largest is as good as surely drawn."""
+  count = tf.shape(x)[0]
+  drawn = tf.random.uniform([count, 500], 0, count, tf.int32)
+  return square_error(p, y) * tf.cast(1 + tf.reduce_max(drawn), tf.float32)
+
+
 @samples
 @loss
 def dropout(x, y, p):

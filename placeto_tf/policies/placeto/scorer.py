@@ -146,7 +146,7 @@ class ScorerWeights:
     if sidecar.get("features") != list(NAMES):
       raise PlacementError(
           f"the weights in {directory} are of another list of features than this version's; train "
-          "them again (those of --preset=paper are for the method placeto_paper)")
+          "them again (those of the preset paper are for the method placeto_paper)")
     if set(arrays) != set(_FIELDS):  # such as those of a network with further layers
       raise PlacementError(
           f"the weights in {directory} have the arrays {', '.join(sorted(arrays))}, expected "

@@ -4,49 +4,37 @@ import numpy as np
 import tensorflow as tf
 
 from placeto_tf.encoding.grouped_graph import GroupedGraph
+from placeto_tf.policies.baselines import gdp_inputs, gdp_network
 from placeto_tf.policies.baselines import gdp_inputs as inputs_lib
 from placeto_tf.policies.baselines.gdp import GdpPolicy
-from placeto_tf.policies.baselines.gdp_inputs import (
-  NODE_FEATURES,
-  NodeTable,
-  node_inputs,
-  node_problem,
-)
-from placeto_tf.policies.baselines.gdp_network import (
-  GdpConfig,
-  GdpNetwork,
-  GraphEmbedding,
-  MaxPooling,
-  node_graph,
-  pool_neighbours,
-)
 from placeto_tf.policies.layers import Seeds
 from random_problem import random_problem
 
-SMALL = GdpConfig(max_devices=5, width=16, rounds=2, layers=2, heads=2, segment=16)
+SMALL = gdp_network.GdpConfig(max_devices=5, width=16, rounds=2, layers=2, heads=2, segment=16)
 
 
 def inputs_of(**options):
-  return node_inputs(GroupedGraph.of(node_problem(random_problem(**options))), SMALL.max_devices)
+  problem = gdp_inputs.node_problem(random_problem(**options))
+  return gdp_inputs.node_inputs(GroupedGraph.of(problem), SMALL.max_devices)
 
 
 def tensors(inputs):
-  return NodeTable([inputs])(tf.constant([0]))
+  return gdp_inputs.NodeTable([inputs])(tf.constant([0]))
 
 
 def test_all_nodes_are_placed_in_one_pass_where_they_may_be():
   inputs = inputs_of(num_ops=50, devices="k80:3")
-  policy = GdpPolicy([inputs], GdpNetwork(SMALL))
+  policy = GdpPolicy([inputs], gdp_network.GdpNetwork(SMALL))
   assert policy.logits().shape == (50, 5)
   probabilities = tf.nn.softmax(policy.logits()).numpy()
   assert (probabilities[:, :3] > 0).all() and (probabilities[:, 3:] == 0).all()  # host, padding
 
 
 def test_graphs_side_by_side_have_the_logits_of_each_alone():
-  network = GdpNetwork(SMALL)
+  network = gdp_network.GdpNetwork(SMALL)
   graphs = [inputs_of(num_ops=n, seed=n, devices=devices)
             for n, devices in ((20, "k80:3"), (37, "p100:2"))]
-  together = network(NodeTable(graphs)(tf.constant([1, 0]))).numpy()
+  together = network(gdp_inputs.NodeTable(graphs)(tf.constant([1, 0]))).numpy()
   alone = np.concatenate([network(tensors(each)).numpy() for each in graphs[::-1]])
   np.testing.assert_allclose(together, alone, atol=1e-5)
 
@@ -55,13 +43,14 @@ def test_superposition_places_equal_nodes_otherwise_in_another_graph():
   # A cluster of other links changes no node, only the vector that gates the layers.
   inputs = inputs_of(num_ops=30)
   other = {**inputs, "devices": inputs["devices"] + 1}
-  gated, plain = (GdpNetwork(dataclasses.replace(SMALL, superposition=on)) for on in (True, False))
+  gated, plain = (gdp_network.GdpNetwork(dataclasses.replace(SMALL, superposition=on))
+                  for on in (True, False))
   assert np.abs((gated(tensors(inputs)) - gated(tensors(other))).numpy()[:, :3]).max() > 1e-3
   np.testing.assert_array_equal(plain(tensors(inputs)), plain(tensors(other)))
 
 
 def test_every_weight_has_a_gradient():
-  network, inputs = GdpNetwork(SMALL), tensors(inputs_of(num_ops=40))
+  network, inputs = gdp_network.GdpNetwork(SMALL), tensors(inputs_of(num_ops=40))
   with tf.GradientTape() as tape:
     loss = tf.reduce_sum(tf.nn.log_softmax(network(inputs))[:, 0])
   gradients = tape.gradient(loss, network.trainable_variables)
@@ -71,9 +60,9 @@ def test_every_weight_has_a_gradient():
 
 
 def test_nodes_are_what_must_share_a_device_with_the_features_of_all_its_ops():
-  problem = node_problem(random_problem(num_ops=40, num_groups=4))
+  problem = gdp_inputs.node_problem(random_problem(num_ops=40, num_groups=4))
   assert problem.num_groups == 40
-  inputs = node_inputs(GroupedGraph.of(problem), 6)
+  inputs = gdp_inputs.node_inputs(GroupedGraph.of(problem), 6)
   assert inputs["features"].shape == (40, inputs_lib.NODE_FEATURES)
   np.testing.assert_allclose(inputs["features"].std(axis=0).max(), 1, atol=0.2)
   assert (inputs["sources"] < inputs["targets"]).all()  # topological order
@@ -86,19 +75,21 @@ SOURCES, TARGETS = tf.constant([0, 1, 2]), tf.constant([2, 2, 3])
 
 
 def graph():
-  return node_graph(tf.constant([5]), tf.constant([3]), SOURCES, TARGETS)
+  return gdp_network.node_graph(tf.constant([5]), tf.constant([3]), SOURCES, TARGETS)
 
 
 def test_each_feature_is_the_greatest_of_the_neighbours_by_hand():
   x = tf.constant([[1.0, 5.0], [3.0, 2.0], [7.0, 1.0], [4.0, 4.0], [9.0, 9.0]])
   np.testing.assert_array_equal(
-      pool_neighbours(graph(), x, producers=True), [[0, 0], [0, 0], [3, 5], [7, 1], [0, 0]])
+      gdp_network.pool_neighbours(graph(), x, producers=True),
+      [[0, 0], [0, 0], [3, 5], [7, 1], [0, 0]])
   np.testing.assert_array_equal(
-      pool_neighbours(graph(), x, producers=False), [[7, 1], [7, 1], [4, 4], [0, 0], [0, 0]])
+      gdp_network.pool_neighbours(graph(), x, producers=False),
+      [[7, 1], [7, 1], [4, 4], [0, 0], [0, 0]])
 
 
 def test_a_round_by_hand():
-  layer = MaxPooling(2, Seeds(0))
+  layer = gdp_network.MaxPooling(2, Seeds(0))
   x = tf.constant([[1.0, 0.0], [0.0, 2.0], [3.0, -1.0], [0.0, 4.0], [1.0, 1.0]])
   layer(graph(), x)
   into, out_of, join = (each.kernel.numpy() for each in (layer._into, layer._out_of, layer._join))
@@ -111,12 +102,12 @@ def test_a_round_by_hand():
 
 
 def embed(rounds, features):
-  layer = GraphEmbedding(8, rounds, Seeds(1))
+  layer = gdp_network.GraphEmbedding(8, rounds, Seeds(1))
   return layer(graph(), tf.zeros(5, tf.int32), tf.constant(features)).numpy()
 
 
 def test_a_node_hears_of_those_as_far_away_as_there_are_rounds():
-  features = np.random.default_rng(0).normal(size=(5, NODE_FEATURES)).astype(np.float32)
+  features = np.random.default_rng(0).normal(size=(5, gdp_inputs.NODE_FEATURES)).astype(np.float32)
   other = features.copy()
   other[3] += 1  # two edges from 0 and 1, one from 2, none from 4
   changed = [np.abs(embed(rounds, features) - embed(rounds, other)).max(axis=1) > 1e-6

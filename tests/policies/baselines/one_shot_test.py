@@ -5,18 +5,11 @@ import pytest
 import tensorflow as tf
 
 from placeto_tf.policies.baselines import one_shot
-from placeto_tf.policies.baselines.one_shot import (
-  OneShotPolicy,
-  ReinforceConfig,
-  ReinforceLearner,
-  log_prob_of,
-  play,
-)
 from placeto_tf.problem.budget import Budget
 from random_problem import random_problem
 
 
-class Independent(OneShotPolicy):
+class Independent(one_shot.OneShotPolicy):
   """A table of logits: what every other policy is an improvement on."""
 
   def __init__(self, allowed):
@@ -30,7 +23,7 @@ class Independent(OneShotPolicy):
 
   def log_prob(self, decisions):
     shape = tf.concat([tf.shape(decisions)[:1], tf.shape(self.logits)], axis=0)
-    return log_prob_of(
+    return one_shot.log_prob_of(
         tf.broadcast_to(self.logits, shape), tf.broadcast_to(self.allowed, shape), decisions)
 
 
@@ -41,7 +34,8 @@ def evaluate(placements):
 
 
 def learner_of(allowed, seed=0, **options):
-  return ReinforceLearner(Independent(allowed), ReinforceConfig(**options), seed), (
+  config = one_shot.ReinforceConfig(**options)
+  return one_shot.ReinforceLearner(Independent(allowed), config, seed), (
       types.SimpleNamespace(allowed=allowed, evaluate=evaluate))
 
 
@@ -61,7 +55,7 @@ def test_the_reward_is_minus_the_root_of_the_seconds_or_a_constant_for_what_cann
   problem = types.SimpleNamespace(
       allowed=np.array([[True, True, False], [True] * 3]), evaluate=evaluate)
   placed = np.int32([[0, 0], [0, 1], [1, 1], [2, 0]])  # group 0 may not be on device 2
-  played = play(problem, placed, placed, graph=2)
+  played = one_shot.play(problem, placed, placed, graph=2)
   assert played.steps.is_last().all() and (played.steps.observation == 2).all()
   np.testing.assert_allclose(played.steps.reward, [[-2.0], [-1.0], [-10.0], [-10.0]])
   np.testing.assert_allclose(played.step_time_us, [4e6, 1e6, 1e6, np.inf])
@@ -129,8 +123,8 @@ def test_updates_that_are_no_numbers_leave_weights_and_baseline_alone(eagerly):
 @pytest.mark.parametrize("evaluations", [1, 5, 8, 50])
 def test_a_search_stays_within_its_budget_and_the_problem_remembers_the_best(evaluations):
   problem = random_problem()
-  learner = ReinforceLearner(
-      Independent(problem.allowed), ReinforceConfig(batch_size=8, learning_rate=0.1))
+  learner = one_shot.ReinforceLearner(
+      Independent(problem.allowed), one_shot.ReinforceConfig(batch_size=8, learning_rate=0.1))
   one_shot.search(problem, learner, Budget(max_evaluations=evaluations))
   assert problem.search_log.evaluations == evaluations - evaluations % min(8, evaluations)
   step_time_us = problem.simulator.simulate(problem.search_log.best_placement).step_time_us

@@ -29,12 +29,7 @@ from placeto_tf.encoding.grouped_graph import GroupedGraph
 from placeto_tf.environments import problems as problems_lib
 from placeto_tf.environments.problems import StartedProblem
 from placeto_tf.errors import PlacetoError, check_at_least
-from placeto_tf.policies.placeto.published.collecting import (
-  Episodes,
-  EpisodesCollector,
-  make_environments,
-  play,
-)
+from placeto_tf.policies.placeto.published import collecting
 from placeto_tf.policies.placeto.published.config import PublishedConfig
 from placeto_tf.policies.placeto.published.learner import PublishedLearner
 from placeto_tf.policies.placeto.published.weights import PublishedWeights
@@ -91,7 +86,7 @@ class PublishedTraining(Learner):
     super().__init__(config, root_dir, **given)
     # Held-out graphs, too, because one network has the tables of all graphs.
     graphs = [GroupedGraph.of(each.problem) for each in self.problems]
-    self._environments = make_environments(
+    self._environments = collecting.make_environments(
         self.problems, graphs, config.placeto, num_training=self.num_training, seed=config.seed)
     # Arrays of the network.
     start = None if warm_start is None else PublishedWeights.load(warm_start).arrays
@@ -102,7 +97,8 @@ class PublishedTraining(Learner):
     self.at_once = min(config.placeto.environment.num_episodes, self.num_training)
     self.tracked = {"network": self.learner.network, "optimizer": self.learner.optimizer}
     self.collector = functools.partial(
-        EpisodesCollector, config.placeto, num_training=self.num_training, seed=config.seed)
+        collecting.EpisodesCollector, config.placeto, num_training=self.num_training,
+        seed=config.seed)
 
   def make_problems(
       self, graphs: Sequence[str], clusters: Sequence[str]) -> List[StartedProblem]:
@@ -132,7 +128,8 @@ class PublishedTraining(Learner):
     # Every watch has the same seeds, so that watches differ by weights alone.
     rng = np.random.default_rng([self.config.seed, number])
     sampled, greedy = (
-        play(self._environments[number], self.learner.logits, samples) for samples in (rng, None))
+        collecting.play(self._environments[number], self.learner.logits, samples)
+        for samples in (rng, None))
     return {"last": sampled.last, "best": sampled.best, "greedy": greedy.last}
 
   def portable(self, num_threads: Optional[int]) -> List[StartedProblem]:
@@ -146,7 +143,7 @@ class PublishedTraining(Learner):
     return [Spec(graph, int(self.rng.integers(2**31)), self._best[graph][0])
             for graph in self.turn(iteration)]
 
-  def learn(self, experiences: List[Episodes], iteration: int) -> Dict[str, float]:
+  def learn(self, experiences: List[collecting.Episodes], iteration: int) -> Dict[str, float]:
     """Makes one update from the episodes of some graphs; see the base class.
 
     Args:

@@ -8,12 +8,8 @@ from tf_agents.trajectories import time_step as ts
 from tf_agents.trajectories import trajectory
 
 from placeto_tf.environments.visit_environment import VisitConfig, VisitEnvironment
+from placeto_tf.policies.placeto.published import learner as learner_lib
 from placeto_tf.policies.placeto.published.config import PublishedConfig
-from placeto_tf.policies.placeto.published.learner import (
-  PublishedAgent,
-  PublishedLearner,
-  StepBaseline,
-)
 from placeto_tf.policies.placeto.published.network import NetworkConfig, PublishedNetwork
 from random_problem import grouped_graph, random_problem
 
@@ -30,8 +26,8 @@ def make(baseline=False):
   network = PublishedNetwork(
       time_step_spec.observation, action_spec, [grouped],
       config=NetworkConfig(rounds=1))
-  values = StepBaseline(time_step_spec.observation, 1, 2) if baseline else None
-  agent = PublishedAgent(
+  values = learner_lib.StepBaseline(time_step_spec.observation, 1, 2) if baseline else None
+  agent = learner_lib.PublishedAgent(
       time_step_spec, action_spec, network, optimizer=tf.keras.optimizers.Adam(0.01),
       value_network=values, normalize_returns=False)
   return agent, network, environment.reset().observation, values
@@ -94,7 +90,7 @@ def test_the_baseline_of_the_graph_and_the_step_is_taken_off_the_return():
 
 
 def test_a_baseline_is_the_mean_return_of_a_graphs_last_updates_at_each_step():
-  learner = PublishedLearner.__new__(PublishedLearner)
+  learner = learner_lib.PublishedLearner.__new__(learner_lib.PublishedLearner)
   learner.returns = np.full((2, 2, 3), np.nan)
   learner._baseline = types.SimpleNamespace(table=tf.Variable(np.zeros((2, 3), np.float32)))
   rewards = np.array([[1.0, 0.0, 2.0], [3.0, 0.0, 0.0]], np.float32)  # two episodes of graph 1
