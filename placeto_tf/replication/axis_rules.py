@@ -592,6 +592,7 @@ class AxisRules:
       return Sharded(0)
     if isinstance(indices, Sharded) and isinstance(updates, Sharded) and not indices.local and (
         self._scaling.axes((op, 0)) == []):
+      self._outer(specs)
       return _SUM
     raise NotFollowed(MIXES_ROWS)
 

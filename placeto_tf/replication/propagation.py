@@ -571,11 +571,13 @@ class _Propagation:
     """Returns the fixes that give a random op the ranges and rates of the whole batch."""
     op_type, view = self._flow.types[op], Inputs(self._flow, self._scaling, op, given)
     size = 1 if "Multinomial" in op_type else 2 if op_type.startswith("Stateful") else 0
-    for i, each in enumerate(given):
+    for i, each in enumerate(given if op_type not in op_roles.KEYS else ()):
       if i != size and isinstance(each, (Replicated, Partial, LocalStatistic)):
         view.make_global(i)
       elif size == 1 and isinstance(each, Sharded) and each.axis:
         raise NotFollowed("draws one of the examples of the batch")
+      elif i == size == 0 and each == REPLICATED:
+        raise NotFollowed("draws for as many as all examples are")
     return {(op, i): fix for i, fix in view.fixes.items()}
 
   def _sampled(self, tensor: Tensor) -> Spec:
@@ -682,7 +684,7 @@ class _Propagation:
       if rest or not examples:
         raise NotFollowed("counts another number than that of the examples")
       return [Sharded(0, local=Positions(examples))]
-    if op_type == "OneHot":
+    if op_type in ("OneHot", "Reshape"):
       raise NotFollowed("makes a tensor whose examples cannot be found")
     if rule_of(op_type).shaped:
       data = 1 if op_type == "Fill" else 0
@@ -700,7 +702,8 @@ class _Propagation:
       if not equal and op_type != "Tile":
         raise NotFollowed("makes a tensor whose examples cannot be found")
       return [Sharded(axes[0], 0 if equal else 1, getattr(specs[data], "exponent", 0.0))]
-    if op_type in _OF_TWO_SHAPES:
+    if op_type in _OF_TWO_SHAPES and (
+        op_type == "BroadcastGradientArgs" or all(isinstance(each, Dimensions) for each in specs)):
       return [REPLICATED] * width
     raise NotFollowed("computes with dimensions of the batch that are not known")
 
@@ -823,6 +826,9 @@ class _Propagation:
       if self._is_zero(flow.inputs[op][tensor]) and op_type not in _PUSHES:
         content = with_exponent(content, FREE)
       old = [before.content] if isinstance(before, Container) else []
+      if container is not None and before == REPLICATED and (
+          rule_of(flow.types[flow.inputs[op][container][0]]).puts):
+        old = [REPLICATED]  # of elements that do not depend on the batch
       if handle is not None:
         old = [self._contents[handle]] if handle in self._contents else []
         self._contents[handle] = merged_spec((*old, content), op)

@@ -224,4 +224,5 @@ def _is_vague(spec: Spec) -> bool:
 def _fits(vague: Spec, rows: Spec) -> bool:
   """Returns whether rows that are all equal or zero fit another spec."""
   return isinstance(vague, Sharded) and isinstance(rows, Sharded) and vague.axis == rows.axis and (
-      vague.exponent in (rows.exponent, FREE)) and vague.outer in (0, rows.outer)
+      vague.exponent in (rows.exponent, FREE)) and vague.outer in (0, rows.outer) and (
+          vague.local == rows.local)
