@@ -350,7 +350,6 @@ def waiting(graph: str) -> Dict[str, Any]:
   ops, start_us = found["graph"]["ops"], min(
       found["baselines"][name]["step_time_us"] for name in KNOWN)
   return {"ops": f"{ops:,}", "processor s": f"{found['cpu_s']:.0f}",
-          "of them search": f"{found['seconds']:.0f}",
           "us an op": f"{found['cpu_s'] / ops * 1e6:,.0f}",
           "peak memory, GiB": f"{found['peak_bytes'] / 2**30:.1f}",
           "gain over one device, expert and METIS":
