@@ -65,12 +65,12 @@ class LowerBounds:
       begins_us = begins_us[np.linspace(0, len(begins_us) - 1, _MOST_WINDOWS).astype(np.int64)]
     order = np.argsort(-self._tails_us, kind="stable")
     sets = np.unique(self._problem.graph.colocation[order], return_inverse=True)[1].reshape(-1)
+    heads_us, tails_us = self._heads_us[order], self._tails_us[order]
     paths, best = self._paths, 0.0
     # Every y gives a true bound: take the largest.
     for y in self._weights():
       work_us = np.where(paths.allowed, paths.busy_us * y, np.inf)
-      best = max(best, _window_us(
-          begins_us, self._heads_us[order], self._tails_us[order], sets, work_us[order]))
+      best = max(best, _window_us(begins_us, heads_us, tails_us, sets, work_us[order]))
     return best
 
   def _weights(self) -> Iterator[np.ndarray]:
