@@ -98,9 +98,10 @@ def main() -> None:
             file=sys.stderr, flush=True)
 
     def show(iteration: int, figures: Mapping[str, float]) -> None:
-      bar.set_description_str("training", refresh=False)
-      if not bar.n and iteration - 1 > figures.get("skipped", 0):
+      # The first call; `bar.n` counts nothing where the bar is not shown.
+      if bar.desc != "training" and iteration - 1 > figures.get("skipped", 0):
         bar.write(f"The run goes on after iteration {iteration - 1}.", file=sys.stderr)
+      bar.set_description_str("training", refresh=False)
       bar.update(iteration - bar.n)
       if iteration % watched_every(config) == 0 or iteration in (1, config.iterations):
         bar.write(f"[{iteration}/{config.iterations}] {_text(figures)}", file=sys.stderr)

@@ -63,7 +63,7 @@ class PlacingConfig:
       ("2 x 8", "1 x 8"); or "auto" for the replication strategy with most examples a second.
     mirrored_variables: whether each replica has variables and an optimizer of its own, which are
       kept equal, instead of sharing the graph's variables; None for the faster choice. Replicas of
-      a Keras model or ConcreteFunction can only share variables.
+      a function that no `compile_placed` trains can only share variables.
     slices: the most slices of columns that a table may be split into, with the slots of its
       optimizer; 1 splits none, and "auto" as many as there are devices, if replicas are searched.
       Only tables that take too much of the step or of a device's memory are split.

@@ -12,14 +12,14 @@ from typing import Any, Optional
 import numpy as np
 
 from placeto_tf.errors import PlacementError
-from placeto_tf.graphs import files, keras_files, keras_models, saved_model_reading
-from placeto_tf.graphs.computation_graph import ComputationGraph
-from placeto_tf.graphs.concrete_functions import (
-  concrete_of,
-  is_concrete_function,
-  is_function,
-  read_concrete_function,
+from placeto_tf.graphs import (
+  concrete_functions,
+  files,
+  keras_files,
+  keras_models,
+  saved_model_reading,
 )
+from placeto_tf.graphs.computation_graph import ComputationGraph
 from placeto_tf.graphs.functions import inline_functions
 from placeto_tf.graphs.loading import load_graph
 from placeto_tf.graphs.rebuilt_functions import rebuilt_function
@@ -60,8 +60,9 @@ def apply_result(result: Any, target: Any, out_dir: Optional[str], **options: An
     # The function that was placed, if it is this model's.
     target = placed if getattr(placed, "_placeto_model", None) is target else (
         keras_models.inference_function(target))
-  is_live = is_concrete_function(target) or is_function(target)
-  target = concrete_of(target) if is_live else target
+  is_live = concrete_functions.is_concrete_function(target) or (
+      concrete_functions.is_function(target))
+  target = concrete_functions.concrete_of(target) if is_live else target
   replicated = result.replicated
   if replicated is None and not is_live:
     return result.placement.apply(target, **options)
@@ -72,10 +73,10 @@ def apply_result(result: Any, target: Any, out_dir: Optional[str], **options: An
   if replicated is None:
     return place_function(result.placement, target)
   if is_live:
-    if replicated.slices:
+    if replicated.slices or replicated.mirrored:
       raise PlacementError(
-          "the tables of a function in slices are kept by the training of a model, compile_placed; "
-          "train so, or place with slices=1")
+          "slices and copies of a function's variables are kept by the training of a model, "
+          "compile_placed; train so, or place with slices=1 and mirrored_variables=False")
     # The function with the ops of its replicas, which takes the whole batch.
     return place_function(result.placement, rebuilt_function(
         target, replicated.written.graph_def, resized=True))
@@ -135,8 +136,8 @@ def _apply_to_path(result: Any, path: str, out_dir: Optional[str], **options: An
 
 def _graph_def(target: Any) -> Any:
   """Returns the GraphDef of a proto, live graph or function; None for any other type."""
-  if is_concrete_function(target):
-    return read_concrete_function(target).source.graph_def
+  if concrete_functions.is_concrete_function(target):
+    return concrete_functions.read_concrete_function(target).source.graph_def
   if hasattr(target, "as_graph_def"):
     return target.as_graph_def()
   format = files.format_of(target)

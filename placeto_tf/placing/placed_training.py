@@ -15,13 +15,14 @@ from __future__ import annotations
 import contextlib
 import dataclasses
 import functools
+import time
 import warnings
 from collections.abc import Iterator, Mapping, Sequence
-from typing import Any, Callable, Dict, List, Optional, Tuple
+from typing import Any, Callable, Dict, FrozenSet, List, Optional, Tuple
 
 from placeto_tf.costs import no_side_effects
 from placeto_tf.errors import GraphError, PlacementError, PlacetoError, counted, listed, one_line
-from placeto_tf.graphs.sliced_variables import SlicedVariable, slices_of
+from placeto_tf.graphs.variable_parts import VariableParts, parts_of
 from placeto_tf.on_use import ConcreteFunction, keras, tf
 from placeto_tf.placements import Placement, keras_batches, traced_steps
 from placeto_tf.placements.keras_batches import KerasStep
@@ -49,6 +50,7 @@ class BatchStep:
     function: function of the tensors of a batch.
     how: "placed" by a plan, "alike" (with the devices of the plan), or "unplaced".
     replicas: number of replicas that divide the batch.
+    parts: variables whose slices or copies the function trains.
   """
 
   specs: Specs
@@ -56,6 +58,7 @@ class BatchStep:
   function: Callable[[Tuple[Any, ...]], Any]
   how: str
   replicas: int = 1
+  parts: FrozenSet[VariableParts] = frozenset()
 
   @property
   def batch_size(self) -> Optional[int]:
@@ -114,7 +117,7 @@ class PlacedStep:
     self.applied: Optional[PlacedFunction] = None
     self.steps: List[BatchStep] = []
     self._step, self._options, self._verify = step, options, verify
-    self._slices: List[SlicedVariable] = []  # tables that the placed step trains in slices
+    self._parts: List[VariableParts] = []  # variables that the placed step trains in parts
     # Whether XLA compiles the whole unplaced step.
     self._compiled = isinstance(step, FunctionStep) and step.compiled
 
@@ -203,11 +206,10 @@ class PlacedStep:
     if step is None:
       step = self._follow(self.plan, specs, shapes)
       self.steps.append(step)
-    placed = step.how != "unplaced"
-    for each in self._slices:
-      (each.push if placed else each.lend)()
+    for each in self._parts:
+      (each.push if each in step.parts else each.lend)()
     found = step.function(traced_steps.tensors_of(batch))
-    for each in self._slices if placed else ():
+    for each in step.parts:
       each.trained()
     return found
 
@@ -240,7 +242,7 @@ class PlacedStep:
                               "placement is faster. The model trains as before.")
       return
     try:
-      for each in slices_of(plan.placed_function):
+      for each in parts_of(plan.placed_function):
         each.push()
       # Run both on copies of the variables; no variable is moved yet.
       before, after = trial_function(plan.function), trial_function(
@@ -262,17 +264,18 @@ class PlacedStep:
 
     The trace that was made here is used, so that random numbers are the same as without placing.
     """
-    self._slices = slices_of(plan.placed_function) if placed else []
-    for each in self._slices:  # the whole tables are on the host
+    self._parts = parts_of(plan.placed_function) if placed else []
+    for each in self._parts:
       each.push()
-      move_variables([(each.whole, "/CPU:0")])
+    # The whole tables are on the host; the first copy of a variable is the variable.
+    move_variables([(each.whole, "/CPU:0") for each in self._parts if not each.copies])
     self.applied, self.verdict = plan.apply() if placed else None, verdict
-    for each in self._slices:
+    for each in self._parts:
       each.watch()
     function = self.applied.function if self.applied else self._unplaced(plan.function)
     self.steps.append(BatchStep(
-        plan.specs, plan.shapes, function, *(("placed", plan.replicas) if placed else
-                                             ("unplaced", 1))))
+        plan.specs, plan.shapes, function, *(
+            ("placed", plan.replicas, frozenset(self._parts)) if placed else ("unplaced", 1))))
 
   def _unplaced(self, function: ConcreteFunction) -> Callable:
     """Returns the unplaced step, compiled by XLA if it was before."""
@@ -311,7 +314,8 @@ class PlacedStep:
     """Returns the step of another batch, with devices of a placement where variables are now."""
     found = training_plans.follow(
         self._step, specs, shapes, self.cluster, placement, function=function, keep_variables=True)
-    return BatchStep(specs, shapes, found.apply().function, "alike", found.replicas)
+    return BatchStep(specs, shapes, found.apply().function, "alike", found.replicas,
+                     frozenset(parts_of(found.placed_function)))
 
 
 class PlacedTraining(PlacedStep):
@@ -343,6 +347,7 @@ class PlacedTraining(PlacedStep):
     self._state = keras_batches.compiled_state(model)
     self._jit_compile = keras_batches.without_xla(model)
     self._compiled = bool(self._jit_compile)
+    self._looked = 0.0, 0.0  # when all copies were last compared, and the time that this took
 
   def train_function(self, iterator: Iterator) -> Any:
     """Trains on as many batches as one call by Keras should; returns the logs of the last one."""
@@ -373,23 +378,30 @@ class PlacedTraining(PlacedStep):
           "call compile_placed again", stacklevel=2)
       self.undo()
       return self.model.make_train_function(force)
+    # Functions of the program may have written variables unseen. To look takes at most a hundredth
+    # of the time.
+    now, (before, took) = time.monotonic(), self._looked
+    if now - before >= 100 * took:
+      for each in self._parts:
+        each.look()
+      self._looked = now, time.monotonic() - now
     self.model.train_function = self.train_function
     return self.model.train_function
 
   def undo(self) -> None:
     """Restores the model's own train function; variables are not moved back."""
-    for each in self._slices:
+    for each in self._parts:
       each.release()
-    self._slices = []
+    self._parts = []
     for name in ("make_train_function", "make_test_function", "make_predict_function"):
       self.model.__dict__.pop(name, None)
     self.model.train_function = None
     if self._jit_compile and keras_batches.compiled_state(self.model) == self._state:
       self.model.jit_compile = self._jit_compile
 
-  def _with_whole_tables(self, make: Callable, *args: Any, **kwargs: Any) -> Any:
-    """Joins slices, and calls a method of the model."""
-    for each in self._slices:
+  def _with_whole_variables(self, make: Callable, *args: Any, **kwargs: Any) -> Any:
+    """Joins slices, and calls a method of the model that may read or write variables."""
+    for each in self._parts:
       each.lend()
     return make(self.model, *args, **kwargs)
 
@@ -397,8 +409,8 @@ class PlacedTraining(PlacedStep):
     """Uses a step; for the unplaced one, Keras itself handles XLA and several steps per call."""
     super()._keep(plan, placed, verdict)
     # Functions of evaluate and predict read tables without an access from Python.
-    for name in ("make_test_function", "make_predict_function") if self._slices else ():
-      self.model.__dict__[name] = functools.partial(self._with_whole_tables, getattr(
+    for name in ("make_test_function", "make_predict_function") if self._parts else ():
+      self.model.__dict__[name] = functools.partial(self._with_whole_variables, getattr(
           type(self.model), name))
     if not placed and (self._jit_compile or keras_batches.steps_per_execution(self.model) > 1):
       self.undo()

@@ -270,10 +270,11 @@ def search(
   source: Union[ComputationGraph, ReplicaSource] = graph
   batch_norm = options.get("batch_norm", "replica")
   if not isinstance(step, KerasStep):
-    if options.get("slices", AUTO) not in (1, AUTO):
-      raise GraphError("tables are split in the training of Keras models and in graphs; leave out "
-                       "slices for a step of your own")
-    options = {**options, "slices": 1}  # nothing tells when the program reads its variables
+    if options.get("slices", AUTO) not in (1, AUTO) or options.get("mirrored_variables"):
+      raise GraphError("tables are split and variables mirrored in training of Keras models and "
+                       "in graphs; leave out slices and mirrored_variables for a step of your own")
+    # Nothing tells when the program reads or writes its variables.
+    options = {**options, "slices": 1, "mirrored_variables": False}
   if is_divided(options):
     counts = [count for count, _ in replica_counts(
         cluster, options.get("replicas", 1))[0][1:]] or [1]
@@ -283,10 +284,11 @@ def search(
   placement = dataclasses.replace(
       result.placement, replicas=result.placement.replicas or 1,
       options={**result.placement.options, "batch_norm": batch_norm, **({} if (
-          result.replicated is None or not result.replicated.slices) else {
+          result.replicated is None) else {
+              "mirrored_variables": result.replicated.mirrored,
               # By order, because names differ slightly between traces.
               "slices": [source.slices_of(result.replicated).get(name, 1)  # type: ignore[union-attr]
-                         for name in table_names(graph)]})})
+                         for name in table_names(graph)] if result.replicated.slices else []})})
   return TrainingPlan(
       specs, shapes, function, result.graph, cluster, placement, result.replicated, traced, result)
 
@@ -315,8 +317,9 @@ def follow(
   if replicas > 1 or counts:
     source, traced = replica_source(
         step, graph, specs, shapes, [replicas], placement.options.get("batch_norm", "replica"))
-    made = source.replicas(replicas, slices={
-        name: count for name, count in zip(table_names(graph), counts) if count > 1})
+    made = source.replicas(
+        replicas, bool(placement.options.get("mirrored_variables")), cluster, slices={
+            name: count for name, count in zip(table_names(graph), counts) if count > 1})
     graph = made.graph
   # Devices of the placement that the cluster lacks, under any name.
   missing = sorted(
@@ -371,7 +374,7 @@ def replica_source(
         traced_steps.check_divides(size, count)
         source = ReplicaSource(
             whole if traced is specs else graph_of(step, step.trace(traced), shapes), part=part,
-            batch_norm=batch_norm)
+            batch_norm=batch_norm, keeps_copies=isinstance(step, KerasStep))
         # The trace of an unknown batch size may contain the whole batch's size.
         check_shapes(analysis_graph_def(source.part(count)))
         # If the batch grows, it is not divided.

@@ -20,11 +20,12 @@ from placeto_tf.errors import GraphError
 from placeto_tf.graphs import load_graph
 from placeto_tf.graphs.computation_graph import ComputationGraph
 from placeto_tf.graphs.shapes import divided
+from placeto_tf.graphs.variable_parts import Part
 from placeto_tf.replication.mirroring import host_variables
 from placeto_tf.replication.op_roles import PIPELINES
 from placeto_tf.replication.rebatching import divided_graph
 from placeto_tf.replication.reloading import at_batch, unknown_batch
-from placeto_tf.replication.replicated_graph import ReplicatedGraph, Slice
+from placeto_tf.replication.replicated_graph import ReplicatedGraph
 from placeto_tf.replication.replicating import REPLICA, check_replicas, replicate
 from placeto_tf.replication.slicing import of_other, sliced
 
@@ -44,7 +45,8 @@ class ReplicaSource:
 
   def __init__(
       self, source: Any, options: Optional[Mapping[str, Any]] = None, *,
-      part: Optional[Callable[[int], ComputationGraph]] = None, batch_norm: str = REPLICA):
+      part: Optional[Callable[[int], ComputationGraph]] = None, batch_norm: str = REPLICA,
+      keeps_copies: bool = False):
     """Remembers the source of the graphs.
 
     Args:
@@ -53,8 +55,10 @@ class ReplicaSource:
       part: builds the graph of one of R replicas, with 1/R of the batch, from R; for callers who
         can build their graph again. It raises GraphError where R does not divide the batch.
       batch_norm: "replica" or "synchronized", see `replicate`.
+      keeps_copies: whether the caller keeps copies of a live function's variables equal to those
+        of the program, as mirrored replicas need.
     """
-    self.batch_norm = batch_norm
+    self.batch_norm, self._keeps_copies = batch_norm, keeps_copies
     self._options: Dict[str, Any] = dict(options or {})
     self._divide = part
     self._spec: Optional[str] = None
@@ -90,6 +94,9 @@ class ReplicaSource:
         than the graph.
     """
     count = check_replicas(count)
+    if mirrored and self.graph.origin.format == "concrete_function" and not self._keeps_copies:
+      raise GraphError("a function's variables are objects of the program, which may write them "
+                       "unseen; leave out mirrored, or train a Keras model by compile_placed")
     single: FrozenSet[str] = frozenset()
     if mirrored and cluster is not None:
       # Variables that no other device can hold are shared by all replicas, on the hosts.
@@ -126,7 +133,7 @@ class ReplicaSource:
     Returns:
       The replicas.
     """
-    places: Mapping[str, Slice] = {}
+    places: Mapping[str, Part] = {}
     if slices:
       whole = None if whole is None else sliced(whole, of_other(slices, self.graph, whole))[0]
       part, places = sliced(part, of_other(slices, self.graph, part))
@@ -135,7 +142,7 @@ class ReplicaSource:
 
   def slices_of(self, replicated: ReplicatedGraph) -> Dict[str, int]:
     """Returns table of `graph` -> number of slices, of replicas that this source has made."""
-    found = {each.table: each.count for each in replicated.slices.values()}
+    found = {each.variable: each.count for each in replicated.slices.values()}
     return of_other(found, self.part(replicated.replicas), self.graph)
 
   def small(self, count: int, made: int) -> Iterator[Tuple[ComputationGraph, ComputationGraph]]:

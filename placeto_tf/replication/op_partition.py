@@ -15,21 +15,9 @@ from typing import Dict, FrozenSet, List, Optional, Sequence, Set, Tuple
 from placeto_tf.errors import GraphError
 from placeto_tf.graphs.op_defs import REF
 from placeto_tf.ops import QUOTIENTS, rule_of
-from placeto_tf.replication import exponents, op_roles
+from placeto_tf.replication import exponents, op_roles, specs
 from placeto_tf.replication.dataflow import Dataflow, Tensor
 from placeto_tf.replication.propagation import Propagated
-from placeto_tf.replication.specs import (
-  FREE,
-  REPLICATED,
-  Dimensions,
-  LocalStatistic,
-  Partial,
-  Replicated,
-  Sharded,
-  Spec,
-  Unknown,
-  with_exponent,
-)
 
 # Ways to combine besides reductions: concatenate the rows of all replicas in their order, or take
 # the first replica's tensor, because all are equal.
@@ -153,7 +141,7 @@ class _Partitioner:
     updates = [op for op in sorted(copied) if op_roles.is_update(flow.types[op])]
     # Updates that read the batch, or values computed once from it.
     learning = [op for op in updates if any(
-        self._propagated.spec(tensor) != REPLICATED or tensor[0] in self._propagated.once
+        self._propagated.spec(tensor) != specs.REPLICATED or tensor[0] in self._propagated.once
         for tensor in flow.inputs[op])]
     collecting = [op for op in sorted(copied) if "AccumulatorApply" in flow.types[op]]
     if not learning and collecting:
@@ -261,7 +249,7 @@ class _Partitioner:
     op = tensor[0]
     # A linear op can follow the sum, and then exists once.
     if op in self._propagated.once or self._is_linear_in_one(op) and isinstance(
-        self._propagated.spec(tensor), (Partial, LocalStatistic)):
+        self._propagated.spec(tensor), (specs.Partial, specs.LocalStatistic)):
       self._need(op, shared=True)
     else:
       self._combine(tensor, self.how(tensor, consumer))
@@ -281,24 +269,24 @@ class _Partitioner:
     Returns:
       The way in which the copies become one value.
     """
-    spec: Spec = self._propagated.spec(tensor)
+    spec: specs.Spec = self._propagated.spec(tensor)
     # Zeros have any exponent; take 0.
-    if getattr(spec, "exponent", 0.0) == FREE:
-      spec = with_exponent(spec, 0.0)
+    if getattr(spec, "exponent", 0.0) == specs.FREE:
+      spec = specs.with_exponent(spec, 0.0)
     if tensor in self._propagated.sparse:
       return Collective(ROWS, getattr(spec, "exponent", 0.0), rows_of_gradient=True)
-    if isinstance(spec, Unknown):
+    if isinstance(spec, specs.Unknown):
       raise self._unknown(spec, consumer)
-    if isinstance(spec, (Replicated, Dimensions)):
+    if isinstance(spec, (specs.Replicated, specs.Dimensions)):
       return Collective(FIRST, getattr(spec, "exponent", 0.0))
     # The replicas' own statistics are combined by their sum, as `LocalStatistic` says.
-    if isinstance(spec, (Partial, LocalStatistic)):
-      how = spec.how if isinstance(spec, Partial) else "sum"
+    if isinstance(spec, (specs.Partial, specs.LocalStatistic)):
+      how = spec.how if isinstance(spec, specs.Partial) else "sum"
       if spec.exponent and self._flow.is_integer(tensor):
         raise self._cannot_combine(tensor, consumer, "averages whole numbers over the batch")
       return Collective(how, spec.exponent)
     # Positions are rows that count from the first example of the replica.
-    if isinstance(spec, Sharded) and spec.outer <= 1 and not spec.tagged:
+    if isinstance(spec, specs.Sharded) and spec.outer <= 1 and not spec.tagged:
       if spec.local is None:
         return Collective(ROWS, spec.exponent, spec.axis)
       numbers = exponents.numbers_of_an_example(self._flow, tensor, self._propagated.batch)
@@ -321,7 +309,7 @@ class _Partitioner:
     return flow.types[op] in _SCALING and any(
         single[1:] if flow.types[op] in QUOTIENTS else single)
 
-  def _unknown(self, spec: Unknown, consumer: int) -> GraphError:
+  def _unknown(self, spec: specs.Unknown, consumer: int) -> GraphError:
     needs = "" if spec.op == consumer else (
         f", so that {self._named(consumer)} cannot be had from replicas")
     return self._error(spec.op, f"{spec.reason}{needs}")

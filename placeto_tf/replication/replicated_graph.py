@@ -13,6 +13,7 @@ from typing import Any, FrozenSet, Mapping, Optional, Tuple
 import numpy as np
 
 from placeto_tf.graphs.computation_graph import ComputationGraph
+from placeto_tf.graphs.variable_parts import Part
 
 SHARED = -1
 
@@ -43,15 +44,6 @@ def pipeline_strategy(text: object) -> Optional[Tuple[int, int]]:
   return int(found[1]), int(found[2])
 
 
-@dataclasses.dataclass(frozen=True)
-class Slice:
-  """The place of a slice in its table: slice `index` of `count` equal ones of its columns."""
-
-  table: str
-  index: int
-  count: int
-
-
 @dataclasses.dataclass(frozen=True, eq=False)
 class ReplicatedGraph:
   """R replicas of a training graph that share its variables, or have variables of their own.
@@ -77,7 +69,7 @@ class ReplicatedGraph:
     whole: the `Dataflow` of the graph at the global batch; None for one replica.
     whole_of_op: [N] int32, index of the op of `whole` whose values an op has; -1 for ops on values
       of a replica, and for ops that the rewriting added.
-    slices: variable of `original` that is a slice of a table -> its place; empty without slices.
+    slices: variable of `original` that is a slice of a table -> its part; empty without slices.
     decisions: (op of the original, the roles, fixes and collectives that it was given), in order.
   """
 
@@ -98,7 +90,7 @@ class ReplicatedGraph:
   whole: Any = dataclasses.field(default=None, repr=False)
   whole_of_op: np.ndarray = dataclasses.field(
       default_factory=lambda: np.zeros(0, np.int32), repr=False)  # [N]
-  slices: Mapping[str, Slice] = dataclasses.field(default_factory=dict)
+  slices: Mapping[str, Part] = dataclasses.field(default_factory=dict)
   decisions: Tuple[Tuple[str, Any], ...] = dataclasses.field(default=(), repr=False)
 
   @property
@@ -150,5 +142,5 @@ class ReplicatedGraph:
         "strategy": self.strategy, "replicas": self.replicas, "groups": self.groups,
         "micro_batches": self.micro_batches, "mirrored_variables": self.mirrored,
         "global_batch": self.global_batch,
-        "slices": {each.table: each.count for each in self.slices.values()},
+        "slices": {each.variable: each.count for each in self.slices.values()},
         "feeds": "each takes the whole batch, which the graph divides", "notes": list(self.notes)}

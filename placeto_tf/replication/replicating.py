@@ -39,6 +39,7 @@ from placeto_tf.errors import GraphError, listed
 from placeto_tf.graphs import load_graph
 from placeto_tf.graphs.computation_graph import ComputationGraph
 from placeto_tf.graphs.shapes import ASSUMED
+from placeto_tf.graphs.variable_parts import Part, captured_parts
 from placeto_tf.replication import op_roles, rewriting
 from placeto_tf.replication.batch_norm import with_plain_batch_norm
 from placeto_tf.replication.dataflow import Dataflow, Tensor, analyse_dataflow, closure
@@ -99,8 +100,8 @@ def replicate(
   Raises:
     GraphError: the results may differ from the results at the global batch, because the batch
       cannot be followed through an op, an op shuffles examples, or nothing is trained; the message
-      names the op. Or variables cannot be mirrored: variables of a ConcreteFunction, or variables
-      that a function call outside the step writes.
+      names the op. Or variables cannot be mirrored, because a function call outside the step
+      writes them.
   """
   replicas = check_replicas(replicas)
   if batch_norm not in (REPLICA, SYNCHRONIZED):
@@ -115,9 +116,6 @@ def replicate(
   if source is None or source.graph_def is None:
     raise GraphError("only a graph with TensorFlow nodes can be replicated, not one of arrays or "
                      "a CostGraphDef; give a GraphDef, MetaGraphDef, tf.Graph or function")
-  if source.format == "concrete_function" and mirrored:
-    raise GraphError("a model's or function's variables are objects of the program, so replicas "
-                     "share them; leave out mirrored, or give the graph on file")
   live = source.format == "tf_graph"
   graph = frozen(graph)
   # Written out in plain ops, statistics are combined like all other means.
@@ -172,7 +170,8 @@ def replicate(
   return ReplicatedGraph(
       result, graph, replicas, owners, originals, found.batch * replicas, mirrored,
       written.own_reductions, _notes(
-          statistics, mirrored, [flow.graph.op_names[op] for op in sorted(found.assumed)]),
+          statistics, mirrored and source.format != "concrete_function",
+          [flow.graph.op_names[op] for op in sorted(found.assumed)]),
       statistics, frozenset(single), micro_batches, written=written, whole=at_whole,
       whole_of_op=whole_of_op, decisions=_decisions(flow, found, partition))
 
@@ -288,7 +287,12 @@ def _load(
             for name, shape in source.feed_shapes.items() if name in written.divided}
   proto = replicated_meta_graph(source.proto, written) if (
       source.format == "meta_graph_def") else written.graph_def
-  return reloaded(graph, proto, shapes, live)
+  copies = {name: Part(original, written.replica_of[name], replicas)
+            for name, original in written.original_of.items()
+            if source.format == "concrete_function" and written.replica_of.get(name, 0) > 0
+            and graph.op_types[graph.op_index[original]] in op_roles.VARIABLES}
+  return reloaded(graph, proto, shapes, live, **(
+      captured_parts(source.tf_graph, copies, copies=True) if copies else {}))
 
 
 def replicated_meta_graph(original: Any, written: rewriting.Rewritten) -> Any:

@@ -16,16 +16,8 @@ from typing import Dict, List, Optional, Sequence, Tuple
 import numpy as np
 
 from placeto_tf.on_use import tf
+from placeto_tf.replication import specs
 from placeto_tf.replication.dataflow import Dataflow, Tensor, known_dims
-from placeto_tf.replication.specs import (
-  REPLICATED,
-  Dimensions,
-  Positions,
-  Replicated,
-  Sharded,
-  Spec,
-  Unknown,
-)
 
 # The axes of a tensor that grows otherwise than R times, such as all examples but one. It differs
 # from no axis and from one axis, so no rule accepts the tensor as rows.
@@ -52,17 +44,17 @@ class Scaling:
       self._there = part.graph.op_index
     self._names = part.graph.op_names
     self.slices: Dict[int, np.ndarray] = {}
-    self.sources: Dict[int, Spec] = {}
+    self.sources: Dict[int, specs.Spec] = {}
     # Without a second batch nothing is known to grow.
     if part is whole or replicas == 1:
       return
     for op, op_type in enumerate(part.types):
-      found: Spec = REPLICATED
+      found: specs.Spec = specs.REPLICATED
       if op_type == "Const":
         found = self._constant(op)
       elif op_type in ("VarHandleOp", "VariableV2", "Variable"):
         found = self._variable(op)
-      if found != REPLICATED:
+      if found != specs.REPLICATED:
         self.sources[op] = found
 
   @functools.cached_property
@@ -116,7 +108,7 @@ class Scaling:
     one, all_ = self._part.value(tensor), None if other is None else self._whole.value(other)
     return None if one is None or all_ is None else (np.asarray(one), np.asarray(all_))
 
-  def number(self, tensor: Tensor) -> Optional[Spec]:
+  def number(self, tensor: Tensor) -> Optional[specs.Spec]:
     """Returns the spec of a tensor if all elements are known whole numbers, otherwise None."""
     values = self._values(tensor)
     return None if values is None else self._of_numbers(tensor[0], *values)
@@ -131,52 +123,53 @@ class Scaling:
     found = np.where(one == all_, 1, all_ // np.maximum(one, 1))
     return found if np.array_equal(one * found, all_) else None
 
-  def _of_numbers(self, op: int, one: np.ndarray, all_: np.ndarray) -> Spec:
+  def _of_numbers(self, op: int, one: np.ndarray, all_: np.ndarray) -> specs.Spec:
     if one.shape == all_.shape:
       if np.array_equal(one, all_):
-        return REPLICATED
+        return specs.REPLICATED
       # A number of examples is R times as large at the global batch: exponent -1.
       if np.array_equal(one * self.replicas, all_):
-        return Replicated(-1.0)
+        return specs.Replicated(-1.0)
       # Some entries of a vector grow: dimensions.
-      return Dimensions() if one.ndim else Unknown(op, _ODD)
+      return specs.Dimensions() if one.ndim else specs.Unknown(op, _ODD)
     return self._of_rows(op, one, all_)
 
-  def _of_rows(self, op: int, one: np.ndarray, all_: np.ndarray) -> Spec:
+  def _of_rows(self, op: int, one: np.ndarray, all_: np.ndarray) -> specs.Spec:
     """Returns the spec of a constant array with an axis that grows."""
     axes = self._grown(one.shape, all_.shape)
     if len(axes) != 1:
-      return Unknown(op, _ODD)
+      return specs.Unknown(op, _ODD)
     axis = axes[0]
     # All slices along the axis are equal.
     first = np.take(one, [0], axis=axis) if one.shape[axis] else one
     if np.array_equal(np.broadcast_to(first, one.shape), one) and (
         np.array_equal(np.broadcast_to(first, all_.shape), all_)):
-      return Sharded(axis, 0)
+      return specs.Sharded(axis, 0)
     # [R, ...] parts of the global value. The first part may be positions, counted from 0.
     parts = np.split(all_, self.replicas, axis=axis)
     if one.dtype.kind in "iu" and one.size == one.shape[axis] and np.array_equal(parts[0], one):
       # 0, step, 2 step, ...: the positions of the examples' slots.
       step = int(one.reshape(-1)[-1]) // max(1, one.size - 1)
       if np.array_equal(all_.reshape(-1), step * np.arange(all_.size)):
-        return Sharded(axis, local=Positions(step, step))  # `step` slots for each example
+        # `step` slots for each example.
+        return specs.Sharded(axis, local=specs.Positions(step, step))
     # The rows of other constants differ: each replica gets its own rows.
     if self._part.types[op] == "Const":
       self.slices[op] = all_
-      return Sharded(axis)
-    return Unknown(op, _ODD)
+      return specs.Sharded(axis)
+    return specs.Unknown(op, _ODD)
 
-  def _constant(self, op: int) -> Spec:
+  def _constant(self, op: int) -> specs.Spec:
     other = self.other((op, 0))
     if other is None:
-      return REPLICATED
+      return specs.REPLICATED
     whole, filled = self._whole, self._whole.types[other[0]] == "Fill"
     one = self._part.nodes[op].attr["value"].tensor
     all_ = whole.nodes[whole.inputs[other[0]][1][0] if filled else other[0]].attr["value"].tensor
     if one == all_:
-      return REPLICATED
+      return specs.REPLICATED
     if one.dtype == 7:  # text
-      return Unknown(op, _ODD)
+      return specs.Unknown(op, _ODD)
     values = [tf.make_ndarray(each) for each in (one, all_)]
     if filled:
       shape = whole.value(whole.inputs[other[0]][0])
@@ -190,16 +183,17 @@ class Scaling:
       for exponent in (-1.0, 1.0, -2.0, 2.0, -0.5, 0.5):
         if math.isclose(ratio, self.replicas ** -exponent, rel_tol=1e-5) and np.allclose(
             values[0].astype(float) * ratio, values[1].astype(float), rtol=1e-5):
-          return Replicated(exponent)
-      return Unknown(op, _ODD)
+          return specs.Replicated(exponent)
+      return specs.Unknown(op, _ODD)
     return self._of_numbers(op, *values)
 
-  def _variable(self, op: int) -> Spec:
+  def _variable(self, op: int) -> specs.Spec:
     """Returns the spec of a variable, which holds examples along an axis that grows."""
     other = self.other((op, 0))
     if other is None:
-      return REPLICATED
+      return specs.REPLICATED
     axes = self._grown(*(
         [dim.size for dim in node.attr["shape"].shape.dim]
         for node in (self._part.nodes[op], self._whole.nodes[other[0]])))
-    return Sharded(axes[0]) if len(axes) == 1 else Unknown(op, _ODD) if axes else REPLICATED
+    return specs.Sharded(axes[0]) if len(axes) == 1 else (
+        specs.Unknown(op, _ODD) if axes else specs.REPLICATED)

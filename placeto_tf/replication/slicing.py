@@ -22,12 +22,11 @@ from typing import Any, Dict, FrozenSet, List, Mapping, Sequence, Set, Tuple
 import numpy as np
 
 from placeto_tf.errors import GraphError
-from placeto_tf.graphs.captures import captures_of, resource_captures
 from placeto_tf.graphs.computation_graph import ComputationGraph
 from placeto_tf.graphs.shapes import write_shape
-from placeto_tf.graphs.sliced_variables import sliced_variable
 from placeto_tf.graphs.tensor_names import data_inputs, op_of, parse
 from placeto_tf.graphs.variable_defs import variable_defs
+from placeto_tf.graphs.variable_parts import Part, captured_parts
 from placeto_tf.replication import exponents, rewriting
 from placeto_tf.replication.dataflow import Dataflow, Tensor, analyse_dataflow, closure
 from placeto_tf.replication.mirroring import Plan, find_mirrors
@@ -35,7 +34,6 @@ from placeto_tf.replication.nodes import tensor_name
 from placeto_tf.replication.op_partition import partition_ops
 from placeto_tf.replication.propagation import Propagated
 from placeto_tf.replication.reloading import frozen, reloaded
-from placeto_tf.replication.replicated_graph import Slice
 from placeto_tf.replication.replicating import endpoints
 from placeto_tf.replication.specs import REPLICATED, Dimensions, Sharded, Spec
 from placeto_tf.replication.table_columns import COLUMNS, MEASURES, SHAPE, Columns, tables
@@ -47,7 +45,7 @@ _WRITES = ("AssignVariableOp", "AssignAddVariableOp", "AssignSubVariableOp")
 
 def sliced(
     graph: ComputationGraph, slices: Mapping[str, int]
-) -> Tuple[ComputationGraph, Dict[str, Slice]]:
+) -> Tuple[ComputationGraph, Dict[str, Part]]:
   """Splits tables, with the slots of their optimizer, into slices of columns.
 
   Args:
@@ -62,7 +60,7 @@ def sliced(
       rule.
   """
   live = graph.origin.format == "tf_graph"
-  place: Dict[str, Slice] = {}
+  place: Dict[str, Part] = {}
   graph = frozen(graph)
   for count in sorted({each for each in slices.values() if each > 1}):
     graph, made = _sliced(graph, [name for name, each in slices.items() if each == count], count)
@@ -72,7 +70,7 @@ def sliced(
 
 def _sliced(
     graph: ComputationGraph, names: Sequence[str], count: int
-) -> Tuple[ComputationGraph, Dict[str, Slice]]:
+) -> Tuple[ComputationGraph, Dict[str, Part]]:
   """Splits some tables into equally many slices; see `sliced`."""
   flow = analyse_dataflow(graph)
   found, variables = tables(flow), set()
@@ -100,7 +98,7 @@ def _sliced(
   written = _SliceWriter(Plan(
       flow, found_specs, partition, find_mirrors(flow, found_specs, partition, frozenset(), False),
       scaling, frozenset(kept), run, part="slice"), variables).run()  # type: ignore[arg-type]
-  place = {name: Slice(written.original_of[name], index, count)
+  place = {name: Part(written.original_of[name], index, count)
            for name, index in written.replica_of.items()
            if written.original_of.get(name) in {graph.op_names[op] for op in variables}}
   proto: Any = written.graph_def
@@ -108,7 +106,7 @@ def _sliced(
     proto = _meta_graph(graph.origin.proto, written, place)
   if graph.origin.format != "concrete_function":
     return reloaded(graph, proto), place
-  return reloaded(graph, proto, **_captured(graph.origin.tf_graph, place)), place
+  return reloaded(graph, proto, **captured_parts(graph.origin.tf_graph, place)), place
 
 
 def table_names(graph: ComputationGraph) -> List[str]:
@@ -137,21 +135,6 @@ def of_other(
     raise GraphError(f"another trace of the step has {len(others)} tables, not {len(own)}; leave "
                      "tables whole (slices=1)")
   return {name: slices[mine] for mine, name in zip(own, others) if mine in slices}
-
-
-def _captured(function: Any, place: Mapping[str, Slice]) -> Dict[str, Any]:
-  """Returns the captures of a function with slices in place of its tables, which are variables."""
-  variables = {each.op: each for each in resource_captures(function)}
-  found, copies = captures_of(function), []
-  for name, each in place.items():
-    capture = variables[each.table]
-    if capture.variable is None or capture.fixed:
-      raise GraphError(f"table {capture.name!r} cannot be split, because {capture.fixed}; leave "
-                       "tables whole (slices=1)")
-    copies.append(sliced_variable(capture.variable, each.count).parts[each.index])
-    found.pop(each.table, None)
-    found[name] = copies[-1].handle
-  return {"captures": found, "copies": copies}
 
 
 class _Slicing:
@@ -280,7 +263,7 @@ class _SliceWriter(rewriting.Writer):
     return (self._part_of(found[0], r, -1, self._node.attr["dtype"].type),)
 
 
-def _meta_graph(original: Any, written: rewriting.Rewritten, place: Mapping[str, Slice]) -> Any:
+def _meta_graph(original: Any, written: rewriting.Rewritten, place: Mapping[str, Part]) -> Any:
   """Returns the MetaGraphDef with slices, which its collections name in place of tables."""
   from tensorflow.core.framework import variable_pb2
 
@@ -290,7 +273,7 @@ def _meta_graph(original: Any, written: rewriting.Rewritten, place: Mapping[str,
   nodes = {node.name: node for node in original.graph_def.node}
   of_table: Dict[str, List[str]] = {}
   for name, each in place.items():  # in the order of the slices
-    of_table.setdefault(each.table, []).append(name)
+    of_table.setdefault(each.variable, []).append(name)
   there = {node.name for node in written.graph_def.node}
 
   def own(text: str, prefix: str) -> str:

@@ -11,7 +11,7 @@ from placeto_tf.errors import GraphError, ReplicaMismatchError
 from placeto_tf.graphs import captures
 from placeto_tf.graphs.computation_graph import ComputationGraph
 from placeto_tf.graphs.loops import PASSING
-from placeto_tf.graphs.sliced_variables import owner_of
+from placeto_tf.graphs.variable_parts import owner_of
 from placeto_tf.on_use import tf
 from placeto_tf.replication import op_roles
 from placeto_tf.replication.batch_norm import with_plain_batch_norm
@@ -152,7 +152,7 @@ class TrainedPair:
       at = int(replicated.original_of_op[i])
       if kind in op_roles.VARIABLES and at >= 0:
         place = replicated.slices.get(original[at])
-        found.setdefault(place.table if place else original[at], []).append(names[i])
+        found.setdefault(place.variable if place else original[at], []).append(names[i])
     if graph.origin.format == "concrete_function":
       # A live function's replicas capture the same variable objects, whatever its ops are named.
       theirs: Dict[int, List[str]] = {}

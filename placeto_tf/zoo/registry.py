@@ -24,7 +24,7 @@ from placeto_tf.zoo import families, training
 from placeto_tf.zoo.zoo_graph import ZooGraph
 
 _MODULES = (
-    "amoebanet", "bert", "enas", "gnmt", "image_models", "nmt", "recommender", "rnnlm",
+    "amoebanet", "bert", "enas", "image_models", "nmt", "recommender", "rnnlm",
     "transformer_xl", "wavenet")
 
 

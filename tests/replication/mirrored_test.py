@@ -14,7 +14,7 @@ import training_models as models
 from placeto_tf.clusters import Cluster
 from placeto_tf.errors import GraphError
 from placeto_tf.graphs import load_graph
-from placeto_tf.replication import packing, replicate, replicated_costs
+from placeto_tf.replication import ReplicaSource, packing, replicate, replicated_costs
 from placeto_tf.replication.layouts import layouts
 from placeto_tf.replication.replicated_graph import SHARED
 
@@ -145,7 +145,7 @@ def test_variables_of_a_function_are_not_mirrored():
   w = tf.Variable(tf.ones([5, 3]))
   function = models.function(w, 4)
   with pytest.raises(GraphError, match="variables are objects of the program"):
-    replicate(load_graph(function), 2, mirrored=True)
+    ReplicaSource(load_graph(function)).replicas(2, mirrored=True)
 
 
 def test_a_function_that_writes_the_variables_serves_all_replicas_if_it_can_be_inlined():

@@ -9,7 +9,8 @@ def _trained(run_program, shown, *flags):
   """Trains two iterations and again, where there is nothing left to do."""
   done = run_program("train", *flags, "--iterations=2")
   assert done.code == 0, done.err
-  assert "[2/2]" in done.err and shown in done.err and "Done: 2 iterations" in done.out
+  assert "[2/2]" in done.err and shown in done.err and "goes on" not in done.err
+  assert "Done: 2 iterations" in done.out
   assert run_program("train", *flags, "--iterations=2").out == done.out
 
 

@@ -201,6 +201,33 @@ LOSSES = {
         lambda: 0.3 * tf.reduce_mean(tf.abs(p - y))),
     "branch_by_the_mean": lambda x, y, p: v1.cond(
         tf.reduce_mean(x) > 0, lambda: square_error(p, y), lambda: tf.reduce_mean(tf.abs(p))),
+    "rows_that_where_finds": lambda x, y, p: tf.reduce_sum(
+        tf.gather(by_example(p, y), tf.reshape(tf.where(x[:, 0] > 0), [-1]))) * 0.1,
+    "weighted_examples": lambda x, y, p: v1.losses.compute_weighted_loss(
+        by_example(p, y), tf.abs(v1.placeholder(tf.float32, [None], name="weights"))),
+    "variance_of_predictions": lambda x, y, p: square_error(p, y) + tf.reduce_mean(
+        tf.nn.relu(1 - tf.sqrt(tf.nn.moments(p, [0])[1] + 1e-4))),
+    "negatives_of_the_batch": lambda x, y, p: tf.reduce_mean(
+        tf.nn.sparse_softmax_cross_entropy_with_logits(
+            labels=tf.range(tf.shape(x)[0]), logits=tf.matmul(p, y, transpose_b=True))),
+    "similarities_against_an_identity": lambda x, y, p: tf.reduce_mean(
+        tf.square(tf.matmul(p, y, transpose_b=True) - tf.eye(tf.shape(x)[0]))),
+    "distances_of_all_pairs": lambda x, y, p: tf.reduce_mean(tf.reduce_sum(
+        tf.square(tf.expand_dims(p, 0) - tf.expand_dims(y, 1)), 2)) * 0.1,
+    "weights_by_position": lambda x, y, p: tf.reduce_mean(
+        by_example(p, y) * tf.cast(tf.range(tf.shape(x)[0]), tf.float32)),
+    "slots_that_are_no_example_s_own": lambda x, y, p: tf.reduce_mean(tf.square(
+        tf.gather(tf.reshape(p, [-1]), tf.range(tf.shape(x)[0]) * 2) - y[:, 0])),
+    "a_quarter_of_the_examples": lambda x, y, p: tf.reduce_mean(
+        tf.nn.top_k(by_example(p, y), tf.shape(x)[0] // 4)[0]),
+    "ten_examples_or_fewer": lambda x, y, p: tf.reduce_mean(
+        tf.nn.top_k(by_example(p, y), tf.minimum(tf.shape(x)[0], 10))[0]),
+    "row_that_the_number_of_examples_chooses": lambda x, y, p: (
+        square_error(p + variable("rows", [40, 3])[tf.shape(x)[0]], y)),
+    "first_half_by_positions": lambda x, y, p: square_error(
+        *(tf.gather(each, tf.range(tf.shape(x)[0] // 2)) for each in (p, y))),
+    "range_of_all_values": lambda x, y, p: square_error(tf.quantization.quantize_and_dequantize_v2(
+        p, -1.0, 1.0, range_given=False, num_bits=4), y),
 }
 for _name, _loss in LOSSES.items():
   _loss.__name__ = _name
@@ -257,12 +284,6 @@ def masked_in_two_ways(x, y, p):
 
 
 @loss
-def rows_that_where_finds(x, y, p):
-  rows = tf.reshape(tf.where(x[:, 0] > 0), [-1])
-  return tf.reduce_sum(tf.gather(by_example(p, y), rows)) * 0.1
-
-
-@loss
 def normalized_targets(x, y, p):
   mean, variance = tf.nn.moments(y, [0])
   return square_error(p, (y - mean) / tf.sqrt(variance + 1e-3))
@@ -288,23 +309,11 @@ def huber_with_a_threshold_of_the_batch(x, y):
 
 
 @loss
-def weighted_examples(x, y, p):
-  weights = v1.placeholder(tf.float32, [None], name="weights")
-  return v1.losses.compute_weighted_loss(by_example(p, y), tf.abs(weights))
-
-
-@loss
 def weights_by_class_of_the_batch(x, y, p):
   positive = tf.cast(y > 0, tf.float32)
   share = tf.reduce_mean(positive, axis=0)
   errors = tf.nn.sigmoid_cross_entropy_with_logits(labels=positive, logits=p)
   return tf.reduce_mean(errors * (positive / (share + 0.1) + (1 - positive)))
-
-
-@loss
-def variance_of_predictions(x, y, p):
-  variance = tf.nn.moments(p, [0])[1]
-  return square_error(p, y) + tf.reduce_mean(tf.nn.relu(1 - tf.sqrt(variance + 1e-4)))
 
 
 @loss
@@ -328,19 +337,6 @@ def dice(x, y, p):
 
 
 # Examples that meet.
-
-
-@loss
-def negatives_of_the_batch(x, y, p):
-  scores = tf.matmul(p, y, transpose_b=True)
-  return tf.reduce_mean(tf.nn.sparse_softmax_cross_entropy_with_logits(
-      labels=tf.range(tf.shape(x)[0]), logits=scores))
-
-
-@loss
-def similarities_against_an_identity(x, y, p):
-  scores = tf.matmul(p, y, transpose_b=True)
-  return tf.reduce_mean(tf.square(scores - tf.eye(tf.shape(x)[0])))
 
 
 @loss
@@ -379,18 +375,6 @@ def rows_counted_by_a_linspace(x, y, p):
   return tf.reduce_mean(tf.square(tf.gather(tf.reshape(scores, [-1]), rows * batch + 1)))
 
 
-@loss
-def distances_of_all_pairs(x, y, p):
-  gaps = tf.expand_dims(p, 0) - tf.expand_dims(y, 1)
-  return tf.reduce_mean(tf.reduce_sum(tf.square(gaps), 2)) * 0.1
-
-
-@loss
-def weights_by_position(x, y, p):
-  positions = tf.cast(tf.range(tf.shape(x)[0]), tf.float32)
-  return tf.reduce_mean(by_example(p, y) * positions)
-
-
 @construct
 def probabilities_of_labels():
   x, labels = labelled_inputs()
@@ -402,18 +386,6 @@ def probabilities_of_labels():
 @construct
 def examples_in_reverse_by_a_slice(x, y):
   return finish(square_error(network(0.3 * x + 0.7 * x[::-1]), 0.3 * y + 0.7 * y[::-1]))
-
-
-@loss
-def first_half_by_positions(x, y, p):
-  half = tf.range(tf.shape(x)[0] // 2)
-  return square_error(tf.gather(p, half), tf.gather(y, half))
-
-
-@loss
-def slots_that_are_no_example_s_own(x, y, p):
-  flat = tf.reshape(p, [-1])
-  return tf.reduce_mean(tf.square(tf.gather(flat, tf.range(tf.shape(x)[0]) * 2) - y[:, 0]))
 
 
 @construct
@@ -516,31 +488,7 @@ def sequences_as_long_as_the_longest():
       mask, 1, keepdims=True), y))
 
 
-@loss
-def range_of_all_values(x, y, p):
-  found = tf.quantization.quantize_and_dequantize_v2(
-      p, -1.0, 1.0, range_given=False, num_bits=4)
-  return square_error(found, y)
-
-
 # The number of examples.
-
-
-@loss
-def a_quarter_of_the_examples(x, y, p):
-  errors = by_example(p, y)
-  return tf.reduce_mean(tf.nn.top_k(errors, tf.shape(x)[0] // 4)[0])
-
-
-@loss
-def ten_examples_or_fewer(x, y, p):
-  errors = by_example(p, y)
-  return tf.reduce_mean(tf.nn.top_k(errors, tf.minimum(tf.shape(x)[0], 10))[0])
-
-
-@loss
-def row_that_the_number_of_examples_chooses(x, y, p):
-  return square_error(p + variable("rows", [40, 3])[tf.shape(x)[0]], y)
 
 
 @loss
