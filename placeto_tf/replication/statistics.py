@@ -45,13 +45,14 @@ def _mean_of_variance(flow: Dataflow, op: int) -> Optional[int]:
   x, (mean, _) = (_passed(flow, tensor) for tensor in flow.inputs[difference])
   # The mean of the same x over the same axes.
   return mean if flow.types[mean] == "Mean" and _passed(flow, flow.inputs[mean][0]) == x and (
-      _axes(flow, mean) == _axes(flow, op)) else None
+      _axes(flow, mean) == _axes(flow, op) is not None) else None
 
 
 def _axes(flow: Dataflow, op: int) -> Optional[list]:
+  """Returns the axes of a mean, if they are known and leave an axis of channels."""
   axes = flow.value(flow.inputs[op][1])
   shape = flow.shape(flow.inputs[op][0])
-  if axes is None or shape is None:
+  if axes is None or shape is None or axes.size >= len(shape):
     return None
   return sorted(int(axis) % len(shape) for axis in axes.reshape(-1))
 

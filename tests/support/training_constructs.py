@@ -299,6 +299,16 @@ def normalized_targets_with_kept_moments(x, y):
 
 
 @construct
+def loss_over_a_kept_spread(x, y):
+  errors = by_example(network(x), y)
+  mean, variance = tf.nn.moments(errors, [0])
+  means, variances = kept("means", []), kept("variances", [])
+  return finish(tf.reduce_mean(tf.square(errors - 0.5 * mean)) / tf.sqrt(variance + 1e-3),
+                v1.assign(means, 0.9 * means + 0.1 * mean),
+                v1.assign(variances, 0.9 * variances + 0.1 * variance))
+
+
+@construct
 def huber_with_a_threshold_of_the_batch(x, y):
   error = tf.abs(network(x) - y)
   middle = tf.reduce_mean(error)
