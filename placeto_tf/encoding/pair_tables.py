@@ -13,7 +13,7 @@ import numpy as np
 
 from placeto_tf.encoding.grouped_graph import GroupedGraph
 from placeto_tf.problem.placement_problem import PlacementProblem
-from placeto_tf.simulation.path_lengths import longest_path_us, remaining_path_us
+from placeto_tf.simulation.path_lengths import longest_path_us
 
 
 class OpTables(NamedTuple):
@@ -49,7 +49,8 @@ class OpTables(NamedTuple):
     op_us = costs.compute_us[:, problem.cluster.device_kinds]
     # Paths are measured with every op on its fastest allowed device.
     fastest = np.where(problem.allowed_ops, op_us, np.inf).min(axis=1)
-    remaining, before = remaining_path_us(graph, fastest), longest_path_us(graph, fastest) - fastest
+    remaining = longest_path_us(graph, fastest, onwards=True)
+    before = longest_path_us(graph, fastest) - fastest
     longest = max(float(remaining.max()), 1e-9)  # the critical path
     # Edges in the order of their consumers, so that each op's inputs are one run.
     by_consumer = np.argsort(graph.edge_consumers, kind="stable")

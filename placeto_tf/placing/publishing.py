@@ -78,7 +78,9 @@ def _write(result: PlacingResult, path: str, graph: str, cluster: str) -> None:
   timeline.write_timeline(
       result.graph, result.costs, result.simulated, os.path.join(path, "timeline.json"))
   # Small files: the README, the report, the picture of the step.
-  readme = what_now.readme(result.graph, result.placement.devices, graph, cluster)
+  readme = what_now.readme(
+      result.graph, result.placement.devices, graph, cluster, workers=list(result.config.workers),
+      cost_model=str(result.config.cost_model))
   for name, content in (
       ("README.md", readme.encode("utf-8")),
       ("report.json", (json.dumps(report(result), indent=1) + "\n").encode("utf-8")),

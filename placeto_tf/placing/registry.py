@@ -7,25 +7,18 @@ found, and its methods can be run, evaluated and shown.
 from __future__ import annotations
 
 import difflib
+import sys
 from typing import Optional, Sequence, Tuple
 
 from placeto_tf import policies
 from placeto_tf.errors import PlacementError
-from placeto_tf.problem.method import (
-    Kind,
-    Method,
-    WithoutWeights,
-    declared_by,
-    declared_in,
-    deferred,
-    in_order,
-)
+from placeto_tf.problem.method import Kind, Method, WithoutWeights, declared_in, deferred
 from placeto_tf.search.starts import start_methods
 
 DATA_PARALLEL = "data_parallel"  # a row of the table that is no method
 _AUTO = "placeto_tf.placing.auto", "run_auto"
 # Declared here, because `auto` needs this module to find the methods that it runs.
-_AUTOS = (
+METHODS = (
     Method("auto", Kind.AUTO, deferred(*_AUTO), rank=1),
     Method("auto_unlearned", Kind.AUTO, deferred(*_AUTO, learned=False), rank=2,
            control_of=("auto",)),
@@ -38,10 +31,8 @@ def methods(*, controls: bool = False) -> Tuple[Method, ...]:
   Args:
     controls: whether to include controls.
   """
-  return in_order(
-      method for method in (*_AUTOS, *declared_in("placeto_tf.search"),
-                            *declared_by(policies.modules().values()))
-      if controls or not method.control_of)
+  every = declared_in("placeto_tf.search", sys.modules[__name__], *policies.modules().values())
+  return tuple(method for method in every if controls or not method.control_of)
 
 
 def with_controls(names: Sequence[str]) -> Tuple[str, ...]:

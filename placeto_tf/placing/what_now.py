@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import os
 import shlex
-from typing import List, Sequence
+from typing import Any, List, Sequence
 
 from placeto_tf.errors import flags, listed
 from placeto_tf.graphs.computation_graph import ComputationGraph
@@ -155,13 +155,14 @@ def _reading_flags(graph: ComputationGraph) -> str:
 
 def readme(
     graph: ComputationGraph, devices: Sequence[str], graph_spec: str = "GRAPH",
-    cluster_spec: str = "CLUSTER") -> str:
+    cluster_spec: str = "CLUSTER", **options: Any) -> str:
   """Returns the README.md of a result directory.
 
   Args:
     graph: that was placed.
     devices: names of the cluster's devices.
     graph_spec, cluster_spec: the values of --graph and --cluster.
+    **options: further options of measuring, such as workers; None and "" are left out.
   """
   name = placed_name(graph)
   what = (f"`{name}` is the graph with a device for each op; `placement.json` has the devices of\n"
@@ -175,6 +176,8 @@ def readme(
   graph_spec = os.path.abspath(graph_spec) if live and os.path.exists(graph_spec) else (
       graph_spec if live else name)
   cluster_spec = os.path.abspath(cluster_spec) if os.path.exists(cluster_spec) else cluster_spec
+  more = "".join(f" {flag}" for name, each in options.items() if each for flag in flags(
+      name, os.path.abspath(each) if isinstance(each, str) and os.path.exists(each) else each))
   return f"""# A placed graph
 
 {what}
@@ -188,7 +191,7 @@ To time it beside the prediction, in this directory:
 
 ```sh
 placeto-measure --graph={shlex.quote(graph_spec)}{_reading_flags(graph)} \\
-    --cluster={shlex.quote(cluster_spec)} --placement=placement.json
+    --cluster={shlex.quote(cluster_spec)} --placement=placement.json{more}
 ```
 
 `report.json` has the figures, `timeline.json` one step for https://ui.perfetto.dev, and

@@ -21,7 +21,7 @@ import io
 import operator
 import pkgutil
 from types import ModuleType
-from typing import Any, Callable, Iterable, Optional, Tuple
+from typing import Any, Callable, Optional, Tuple
 
 import numpy as np
 
@@ -186,27 +186,20 @@ def deferred(module: str, function: str, **options: Any) -> Callable[[], Any]:
   return load
 
 
-def declared_in(package: str) -> Tuple[Method, ...]:
-  """Returns the methods that the modules of a package declare, by kind, rank and name."""
-  root = importlib.import_module(package)
-  return declared_by(importlib.import_module(f"{package}.{info.name}")
-                     for info in pkgutil.iter_modules(root.__path__))
-
-
-def declared_by(modules: Iterable[ModuleType]) -> Tuple[Method, ...]:
-  """Returns the methods that modules declare, by kind, rank and name."""
-  return in_order(method for module in modules for method in getattr(module, "METHODS", ()))
-
-
-def in_order(methods: Iterable[Method]) -> Tuple[Method, ...]:
-  """Returns methods by kind, rank and name.
+def declared_in(package: str, *more: ModuleType) -> Tuple[Method, ...]:
+  """Returns the methods that the modules of a package, and others, declare, by kind, rank and name.
 
   Raises:
     PlacementError: two methods have the same name.
   """
+  root = importlib.import_module(package)
+  modules = (importlib.import_module(f"{package}.{info.name}")
+             for info in pkgutil.iter_modules(root.__path__))
   # Enums keep the order of their definition.
   kinds = list(Kind)
-  found = sorted(methods, key=lambda m: (kinds.index(m.kind), m.rank, m.name))
+  found = sorted(
+      (method for module in (*modules, *more) for method in getattr(module, "METHODS", ())),
+      key=lambda m: (kinds.index(m.kind), m.rank, m.name))
   for name, count in collections.Counter(method.name for method in found).items():
     if count > 1:
       raise PlacementError(f"two methods have the name {name!r}; rename one of them")

@@ -11,22 +11,9 @@ from typing import Any, Dict, FrozenSet, List, Optional, Sequence, Tuple
 
 from placeto_tf.graphs.colocation import RESOURCE
 from placeto_tf.ops import members, rule_of
+from placeto_tf.replication import specs
 from placeto_tf.replication.dataflow import Dataflow, Tensor
 from placeto_tf.replication.scaling import Scaling
-from placeto_tf.replication.specs import (
-  FREE,
-  REPLICATED,
-  Container,
-  Dimensions,
-  Gathered,
-  Partial,
-  Replicated,
-  Sharded,
-  SparseRows,
-  Spec,
-  Unknown,
-  with_exponent,
-)
 
 BILINEAR = "bilinear"
 # Fixes: changes to an input before an op reads the input.
@@ -40,10 +27,10 @@ HANDLES = (RESOURCE, 21)  # and DT_VARIANT, the handle of a list
 class Inputs:
   """The inputs of one op: their specs, and the fixes that are made before it reads them."""
 
-  def __init__(self, flow: Dataflow, scaling: Scaling, op: int, specs: Sequence[Spec]):
+  def __init__(self, flow: Dataflow, scaling: Scaling, op: int, given: Sequence[specs.Spec]):
     self.op = op
-    self.specs: List[Spec] = list(specs)
-    self.given = tuple(specs)
+    self.specs: List[specs.Spec] = list(given)
+    self.given = tuple(given)
     self.fixes: Dict[int, Fix] = {}
     self._flow, self._scaling = flow, scaling
 
@@ -59,30 +46,32 @@ class Inputs:
   def make_global(self, i: int) -> None:
     """Replaces the replica's value of an input by the global value."""
     spec = self.specs[i]
-    if spec == REPLICATED or isinstance(spec, Gathered):
+    if spec == specs.REPLICATED or isinstance(spec, specs.Gathered):
       return
-    if isinstance(spec, Replicated):
+    if isinstance(spec, specs.Replicated):
       self.to_exponent(i, 0.0)
       return
-    if isinstance(spec, Sharded) and (
+    if isinstance(spec, specs.Sharded) and (
         spec.outer > 1 or spec.tagged or spec.local and spec.exponent):
       raise NotFollowed("needs all examples of the batch in an order that replicas do not keep")
-    if isinstance(spec, Sharded) and self._flow.dtype(self._flow.inputs[self.op][i]) == RESOURCE:
+    if isinstance(spec, specs.Sharded) and (
+        self._flow.dtype(self._flow.inputs[self.op][i]) == RESOURCE):
       raise NotFollowed("needs a variable that keeps examples, and each replica keeps its own ones")
-    if isinstance(spec, (Container, Unknown)):
+    if isinstance(spec, (specs.Container, specs.Unknown)):
       raise NotFollowed("needs a container of values over the batch")
-    if isinstance(spec, Dimensions) and self._scaling.factors(
+    if isinstance(spec, specs.Dimensions) and self._scaling.factors(
         self._flow.inputs[self.op][i]) is None:
       raise NotFollowed("needs dimensions of the whole batch that are not known")
     self.fixes[i] = (GLOBAL,)
-    self.specs[i] = Gathered() if isinstance(spec, (Sharded, SparseRows)) else REPLICATED
+    self.specs[i] = specs.Gathered() if isinstance(
+        spec, (specs.Sharded, specs.SparseRows)) else specs.REPLICATED
 
-  def run_once(self) -> List[Spec]:
+  def run_once(self) -> List[specs.Spec]:
     """Makes all inputs global, for an op that exists once; returns the spec of one output."""
     for i in range(len(self.specs)):
       self.make_global(i)
-      self.specs[i] = REPLICATED
-    return [REPLICATED]
+      self.specs[i] = specs.REPLICATED
+    return [specs.REPLICATED]
 
   def scale(self, i: int, by: float) -> None:
     """Multiplies the replica's value of an input by `R^by`.
@@ -103,7 +92,7 @@ class Inputs:
     if before and before[0] != SCALE:
       raise NotFollowed("needs positions of examples at another scale")
     self.fixes[i] = (SCALE, by_now)
-    self.specs[i] = with_exponent(spec, getattr(spec, "exponent", 0.0) + by)
+    self.specs[i] = specs.with_exponent(spec, getattr(spec, "exponent", 0.0) + by)
     if not by_now:
       del self.fixes[i]
 
@@ -111,8 +100,8 @@ class Inputs:
     """Multiplies an input by the power of R that gives the input this exponent."""
     spec = self.specs[i]
     # Zeros are at any exponent, also after they were multiplied.
-    if abs(self.exponents()[i]) > FREE / 4:
-      self.specs[i] = with_exponent(spec, exponent)
+    if abs(self.exponents()[i]) > specs.FREE / 4:
+      self.specs[i] = specs.with_exponent(spec, exponent)
     else:
       self.scale(i, exponent - self.exponents()[i])
 
@@ -124,18 +113,18 @@ class Inputs:
         sums over the examples.
     """
     for i, spec in enumerate(self.specs):
-      if i != data and self.is_whole(i) and isinstance(spec, (Replicated, Sharded)):
+      if i != data and self.is_whole(i) and isinstance(spec, (specs.Replicated, specs.Sharded)):
         self.to_exponent(i, 0.0)
 
   def as_partial(self, i: int, exponent: float) -> None:
     """Turns an input that is equal in all replicas into 1/R of it, a summand of a partial tensor.
     """
     spec = self.specs[i]
-    if isinstance(spec, Replicated):
-      if spec.exponent != FREE:
+    if isinstance(spec, specs.Replicated):
+      if spec.exponent != specs.FREE:
         # A share of a sum: 1/R of the value, at the exponent of the other shares.
         self.scale(i, exponent - 1 - spec.exponent)
-      self.specs[i] = Partial("sum", exponent)
+      self.specs[i] = specs.Partial("sum", exponent)
 
   def slice(self, i: int, axis: int) -> None:
     """Replaces a global value by the replica's rows of it.
@@ -145,18 +134,18 @@ class Inputs:
       axis: the axis of the examples.
     """
     self.fixes[i] = (SLICE, axis)
-    self.specs[i] = Sharded(axis)
+    self.specs[i] = specs.Sharded(axis)
 
   def offset(self, i: int, batch: int) -> None:
     """Turns positions in a replica's batch into positions in the global batch."""
     spec = self.specs[i]
-    assert isinstance(spec, Sharded) and spec.local is not None
+    assert isinstance(spec, specs.Sharded) and spec.local is not None
     numbers = numbers_of_an_example(self._flow, self._flow.inputs[self.op][i], batch)
     if spec.exponent or numbers is None:
       # Scaled positions, or an unknown number of positions per example, allow no offset.
       raise NotFollowed("computes with positions of examples in the batch")
     self.fixes[i] = (OFFSET, numbers, spec.local.span)
-    self.specs[i] = Sharded(spec.axis, spec.outer)
+    self.specs[i] = specs.Sharded(spec.axis, spec.outer)
 
 
 class NotFollowed(Exception):
@@ -189,7 +178,7 @@ def result_exponent(flow: Dataflow, view: Inputs) -> float:
     found = _at_global_value(view)
   # f(c x) = c^degree f(x)
   elif scale.kind == "factor":
-    if not isinstance(view.specs[inputs[0]], Sharded):
+    if not isinstance(view.specs[inputs[0]], specs.Sharded):
       view.globalize_indices(inputs[0])
     found = exponents[inputs[0]] * scale.degree
   elif scale.kind == "gradient":
@@ -199,22 +188,22 @@ def result_exponent(flow: Dataflow, view: Inputs) -> float:
   else:
     # Exponents of factors add up; the exponent of a divisor is subtracted.
     found = sum(exponents) if scale.kind == "product" else exponents[0] - exponents[1]
-  return FREE if abs(found) > FREE / 4 else found
+  return specs.FREE if abs(found) > specs.FREE / 4 else found
 
 
 def _equal(view: Inputs, alike: Sequence[int]) -> float:
   """Scales inputs to one common exponent and returns the exponent."""
   exponents = view.exponents()
   # Inputs of exponent FREE are zeros, and take any exponent.
-  if all(exponents[i] == FREE for i in alike):
-    return FREE
+  if all(exponents[i] == specs.FREE for i in alike):
+    return specs.FREE
   whole = any(view.is_whole(i) for i in alike)
-  found = [i for i in alike if exponents[i] != FREE]
-  rows = [exponents[i] for i in found if isinstance(view.specs[i], Sharded)]
+  found = [i for i in alike if exponents[i] != specs.FREE]
+  rows = [exponents[i] for i in found if isinstance(view.specs[i], specs.Sharded)]
   # Whole numbers are scaled up to the largest exponent, because they cannot be divided.
   exponent = max(exponents[i] for i in found) if whole or not rows else rows[0]
   for i in alike:
-    if not isinstance(view.specs[i], Dimensions):
+    if not isinstance(view.specs[i], specs.Dimensions):
       view.to_exponent(i, exponent)
   return exponent
 

@@ -9,8 +9,9 @@ propagation compares the graphs at both batches and refuses replicas that would 
 Constants that count examples (the divisor of a mean's gradient) do not show in shapes. When a batch
 is divided among replicas, these constants do not change, because the divisor is the number of
 examples of the whole batch. When the graph is guessed at a larger batch, they grow. A divisor
-counts examples if it is a multiple of the batch and divides examples, or something computed from
-the feeds.
+counts examples if as many elements, examples among them, are added up in what it divides, or are
+repeated, as in the gradient of a mean. If that is not known of a multiple of the batch that divides
+a scalar, such as a loss, the graph is refused.
 """
 
 from __future__ import annotations
@@ -42,6 +43,7 @@ _TAKEN = "QueueDequeue"  # first part of the types of ops whose second input is 
 _PASSING = (*ENTER, *EXIT, *NEXT, *SWITCH)
 # Attributes of the ops and shapes of the original graph.
 _STALE = ("_class", "_output_shapes", "element_shape")
+_SUMS = ("Sum", "BroadcastTo", "Tile")  # of several elements, or repeats
 _MAX_ENTRIES = 64  # of a constant that may be a shape
 _MAX_CONSTANTS = 50  # that are tried for one input of an op
 _MAX_BUILT = 100_000  # ops that are built in all, in about 15 seconds
@@ -100,9 +102,7 @@ class Rebatching:
       if op_type in ("TensorArrayV3", "TensorArrayGatherV3"):
         self._resize_elements(op)
     if counts:
-      reached = closure(set(self._sources), flow.consumers)
-      for op in flow.order:
-        self._count(op, reached)
+      self._count()
 
   def _resized(self, size: int) -> int:
     """Returns the size of an axis of examples at the other batch."""
@@ -307,28 +307,63 @@ class Rebatching:
 
   # Constants that count examples, and feeds.
 
-  def _count(self, op: int, reached: Set[int]) -> None:
-    """Changes the divisor of an op if it is the number of examples."""
-    flow, data = self._flow, self._flow.inputs[op]
-    # A divisor is the second input of a division, or a factor of a product that is a reciprocal.
-    reciprocal = flow.types[op] == "Mul"
-    places = ((1, 0), (0, 1)) if reciprocal else ((1, 0),) if flow.types[op] in QUOTIENTS else ()
-    for i, other in places:
-      constant = flow.origin(data[i])[0]
-      value = flow.constant(constant)
-      if value is None or value.size != 1 or data[other][0] not in reached and (
-          self._changed_axis(data[other]) is None):
-        continue
-      number = float(value.reshape(-1)[0])
-      if not number or reciprocal and not abs(number) < 1:
-        continue
-      # The number of examples that the constant counts; up to rounding, a multiple of the batch.
-      count = 1 / number if reciprocal else number
-      if abs(count - round(count)) < 1e-3 * abs(count) and round(count) % self._batch == 0:
-        # A reciprocal shrinks as the count grows.
-        factor = self._times / self._per
-        found = value / factor if reciprocal else value * factor
-        self._set(constant, found.astype(value.dtype))
+  def _count(self) -> None:
+    """Changes divisors that count examples.
+
+    Raises:
+      GraphError: it is not known whether a divisor of a sum counts examples.
+    """
+    flow, reached = self._flow, closure(set(self._sources), self._flow.consumers)
+    # Constant -> whether it counts examples, at each place where that matters (None: not known);
+    # constant -> its value if it does.
+    counts: Dict[int, Set[Optional[bool]]] = {}
+    values: Dict[int, np.ndarray] = {}
+    for op in flow.order:
+      data = flow.inputs[op]
+      # A divisor is the second input of a division, or a factor of a product that is a reciprocal.
+      reciprocal = flow.types[op] == "Mul"
+      for i, other in ((1, 0), (0, 1)) if reciprocal else (
+          ((1, 0),) if flow.types[op] in QUOTIENTS else ()):
+        constant = flow.origin(data[i])[0]
+        value = flow.constant(constant)
+        if value is None or value.size != 1 or data[other][0] not in reached and (
+            self._changed_axis(data[other]) is None):
+          continue
+        number = float(value.reshape(-1)[0])
+        if not number or reciprocal and not abs(number) < 1:
+          continue
+        # The number of examples that the constant counts; up to rounding, a multiple of the batch.
+        count = 1 / number if reciprocal else number
+        if abs(count - round(count)) < 1e-3 * abs(count) and round(count) % self._batch == 0:
+          # A reciprocal shrinks as the count grows.
+          factor = self._times / self._per
+          values[constant] = (value / factor if reciprocal else value * factor).astype(value.dtype)
+          found = self._are_examples(data[other], round(count))
+          # A loss may be a sum in other ways; examples are scaled one by one.
+          if found is not None or flow.shape(data[other]) == ():
+            counts.setdefault(constant, set()).add(found)
+    for constant, every in counts.items():
+      known = every - {None} or every
+      if known == {True}:
+        self._set(constant, values[constant])
+      elif known != {False}:
+        raise baked_in(f"constant {flow.graph.op_names[constant]!r} may count the examples that "
+                       "are summed up, or something else")
+
+  def _are_examples(self, tensor: Tensor, count: int) -> Optional[bool]:
+    """Returns whether examples are among so many sums or repeats; None if there are others."""
+    flow, op, terms, examples = self._flow, tensor[0], 1, False
+    while flow.types[op] in (*_SUMS, "Reshape", "Identity", "Cast", "ExpandDims", "Squeeze"):
+      before = flow.inputs[op][0]
+      if flow.types[op] in _SUMS:
+        sizes = [0 if shape is None or None in shape else math.prod(dataflow.known_dims(shape))
+                 for shape in map(flow.shape, (before, (op, 0)))]
+        terms *= max(sizes) // max(1, min(sizes))
+        examples |= (self._changed_axis(before) is None) != (self._changed_axis((op, 0)) is None)
+        if terms == count:
+          return examples
+      op = before[0]
+    return None
 
   def _resize_source(self, op: int) -> None:
     """States the shapes of a feed, or of an iterator's examples, at the other batch."""
@@ -366,7 +401,7 @@ class Rebatching:
 def baked_in(problem: str) -> GraphError:
   """Returns the error of a graph that cannot be had at another batch, because of a problem."""
   return GraphError(f"{problem}, and the batch is baked into the graph; leave the first dimension "
-                    "of the feeds open, with None")
+                    "of the feeds open, with None, or hand over a graph with feeds")
 
 
 def _replace(graph_def: GraphDef, flow: Dataflow, changed: Mapping[int, NodeDef]) -> GraphDef:

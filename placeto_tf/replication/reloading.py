@@ -93,9 +93,11 @@ def reloaded(
   found: Any = proto
   if proto is None:
     found = source.tf_graph if source.format == "tf_graph" else source.proto
+  # The batch of iterators that state none, as it was given or assumed before.
+  batch = next((dims[0] for each in source.iterator_shapes.values() for dims in each if dims), None)
   return load_graph(
       live_graph(found) if live else found, fetches=graph.fetches, feeds=graph.feeds,
-      feed_shapes=bound)
+      feed_shapes=bound, batch_size=batch)
 
 
 def check_shapes(graph_def: GraphDef) -> None:

@@ -35,7 +35,7 @@ from typing import AbstractSet, Any, Dict, List, Optional, Sequence, Tuple
 
 import numpy as np
 
-from placeto_tf.errors import GraphError, listed
+from placeto_tf.errors import GraphError, listed, option
 from placeto_tf.graphs import load_graph
 from placeto_tf.graphs.computation_graph import ComputationGraph
 from placeto_tf.graphs.shapes import ASSUMED
@@ -171,7 +171,7 @@ def replicate(
       result, graph, replicas, owners, originals, found.batch * replicas, mirrored,
       written.own_reductions, _notes(
           statistics, mirrored and source.format != "concrete_function",
-          [flow.graph.op_names[op] for op in sorted(found.assumed)]),
+          [flow.graph.op_names[op] for op in sorted(found.assumed)], written.of_first),
       statistics, frozenset(single), micro_batches, written=written, whole=at_whole,
       whole_of_op=whole_of_op, decisions=_decisions(flow, found, partition))
 
@@ -337,7 +337,8 @@ def replicated_meta_graph(original: Any, written: rewriting.Rewritten) -> Any:
 
 
 def _notes(
-    statistics: Tuple[str, ...], mirrored: bool, indices: Sequence[str]) -> Tuple[str, ...]:
+    statistics: Tuple[str, ...], mirrored: bool, indices: Sequence[str], of_first: Sequence[str]
+) -> Tuple[str, ...]:
   notes: Tuple[str, ...] = ()
   if indices:
     notes += (f"{ASSUMED}{listed(indices)} holds positions within an example, as replicas need; "
@@ -347,8 +348,12 @@ def _notes(
               "save the variables with the original names, and the graph's own init and restore "
               "ops write all copies; after a Saver that is made later restores the originals, run "
               "local_variables_initializer (a MonitoredSession does)",)
+  if of_first:
+    notes += (f"{listed(of_first, most=2)} {'is' if len(of_first) == 1 else 'are'} of the first "
+              f"replica's examples alone; {option('fetches')} with the train op and these gives "
+              "the values of the global batch",)
   if not statistics:
     return notes
   return (*notes, "statistics of batch normalization are each replica's own in "
-          f"{len(statistics)} ops ({listed(statistics)}); batch_norm=synchronized computes the "
-          "statistics of the global batch")
+          f"{len(statistics)} ops ({listed(statistics)}); {option('batch_norm', 'synchronized')} "
+          "computes the statistics of the global batch")

@@ -50,6 +50,8 @@ class Rewritten:
     divided: feeds that take the global batch and are divided among the replicas.
     own_reductions: as in `ReplicatedGraph`.
     owned: names of variables that hold examples; each replica has its own.
+    of_first: means and sums besides the step, such as a loss that is not fetched, which are of the
+      first replica's examples.
   """
 
   graph_def: GraphDef
@@ -58,6 +60,7 @@ class Rewritten:
   divided: FrozenSet[str]
   own_reductions: FrozenSet[str]
   owned: FrozenSet[str]
+  of_first: List[str]
 
 
 class Writer:
@@ -79,6 +82,7 @@ class Writer:
     self._collectives = Collectives(plan, self._names, self._writer)
     self._fixed: Dict[Tuple[str, exponents.Fix], str] = {}  # (tensor, fix) -> result
     self._divided = plan.partition.copies & plan.propagated.fed  # feeds
+    self._of_first: List[str] = []
 
   def run(self) -> Rewritten:
     """Writes all nodes."""
@@ -107,7 +111,7 @@ class Writer:
     return Rewritten(
         self._writer.graph_def, self._writer.replica_of, self._writer.original_of,
         frozenset(f"{self._op_names[op]}:0" for op in self._divided), self._collectives.own(),
-        frozenset(self._op_names[op] for op in self._propagated.owned))
+        frozenset(self._op_names[op] for op in self._propagated.owned), self._of_first)
 
   # Copies.
 
@@ -304,6 +308,9 @@ class Writer:
   def _outside(self, node: NodeDef, frames: Set[bytes]) -> None:
     """Writes an op outside the step, once for each replica that has the op."""
     handles = self._mirrors.outside.get(node.name, frozenset())
+    if node.op in ("Mean", "Sum") and "gradients" not in node.name and self._names.is_copy(
+        op_of(node.input[0])):
+      self._of_first.append(node.name)
     for r in self._names.owners(node.name):
       own = self._no_copy(node, r, functools.partial(self._input_outside, handles, r))
       if r:

@@ -24,13 +24,7 @@ from placeto_tf.graphs.computation_graph import ComputationGraph
 from placeto_tf.on_use import tf
 from placeto_tf.replication.replicated_graph import ReplicatedGraph
 from placeto_tf.runtime.compared_examples import ComparedExamples
-from placeto_tf.runtime.tensor_differences import (
-  SeenDifference,
-  difference,
-  is_finite,
-  rounding,
-  tolerance,
-)
+from placeto_tf.runtime.tensor_differences import SeenDifference, difference, rounding
 from placeto_tf.runtime.trainable_graph import NotCompared, NotEnoughMemory, NotRunnable
 from placeto_tf.runtime.trained_pair import TrainedPair
 
@@ -214,8 +208,7 @@ class SideBySide:
     with contextlib.nullcontext() if pair.double else fault_of_replicas():
       found = pair.parts.step(feed, deadline, is_other)
     # Fetches of this step.
-    seen = [SeenDifference(name, difference(one, part), tolerance(one), is_finite(one))
-            for name, one, part in zip(pair.tensors, expected, found)]
+    seen = [SeenDifference.of(*each) for each in zip(pair.tensors, expected, found)]
     seen += pair.compared()  # variables after this step
     if not all(each.is_finite for each in seen):
       self.overflow_step = step if self.overflow_step is None else self.overflow_step

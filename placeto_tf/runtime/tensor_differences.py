@@ -35,6 +35,12 @@ class SeenDifference(NamedTuple):
   is_finite: bool
   change: float = 1.0  # by the steps, relative to its largest element
 
+  @classmethod
+  def of(
+      cls, name: str, one: ArrayLike, other: ArrayLike, change: float = 1.0) -> SeenDifference:
+    """Compares a tensor of the graph with the replicas'."""
+    return cls(name, difference(one, other), tolerance(one, change), is_finite(one), change)
+
   @property
   def is_wrong(self) -> bool:
     """Returns whether the difference is more than rounding."""

@@ -16,14 +16,7 @@ from placeto_tf.on_use import tf
 from placeto_tf.replication import op_roles
 from placeto_tf.replication.batch_norm import with_plain_batch_norm
 from placeto_tf.replication.replicated_graph import ReplicatedGraph
-from placeto_tf.runtime.tensor_differences import (
-  SeenDifference,
-  difference,
-  is_finite,
-  rounded,
-  tolerance,
-  varied,
-)
+from placeto_tf.runtime.tensor_differences import SeenDifference, difference, rounded, varied
 from placeto_tf.runtime.trainable_graph import NotCompared, NotRunnable, TrainableGraph
 from placeto_tf.runtime.training_memory import check_memory
 
@@ -132,9 +125,8 @@ class TrainedPair:
     for name, value in zip(self.variables, self.whole.read(self.variables)):
       # Tolerances are relative to the change since the first values.
       change = difference(value, self._first[name]) if name in self.updated else 1.0
-      seen += [SeenDifference(
-          name, difference(part, next(found)), tolerance(part, change), is_finite(part), change)
-          for part in self._by_copy(name, value).values()]
+      seen += [SeenDifference.of(name, part, next(found), change)
+               for part in self._by_copy(name, value).values()]
     return seen
 
   def beside(self, other: TrainableGraph) -> Iterator[Tuple[str, np.ndarray, np.ndarray]]:

@@ -32,7 +32,7 @@ from placeto_tf.costs.op_costs import OpCosts
 from placeto_tf.graphs.computation_graph import CONTROL, ComputationGraph
 from placeto_tf.ops import rule_of
 from placeto_tf.search.layers import downstream
-from placeto_tf.simulation.path_lengths import remaining_path_us
+from placeto_tf.simulation.path_lengths import longest_path_us
 
 # The micro-batch that goes first: the oldest one, so that backward passes go before forward passes;
 # or the one with the least progress, so that forward passes go first (GPipe, Huang et al. 2019).
@@ -185,7 +185,7 @@ class _Schedule:
     # Lane -> ops that are held back until that lane has ended.
     self._held: Dict[int, List[int]] = {}
     # [N] rank by the longest path to the end; of equal ones the op nearer to the inputs is first.
-    to_end_us = remaining_path_us(graph, costs.compute_us.min(axis=1))
+    to_end_us = longest_path_us(graph, costs.compute_us.min(axis=1), onwards=True)
     self._rank = np.argsort(np.lexsort((graph.depths, -to_end_us))).tolist()
     # Ready ops by device and lane.
     self._ready: List[Dict[int, List[Tuple[int, int]]]] = [

@@ -11,37 +11,22 @@ from placeto_tf.graphs.computation_graph import ComputationGraph
 from placeto_tf.simulation.compiling import compiled
 
 
-def longest_path_us(graph: ComputationGraph, op_us: np.ndarray) -> np.ndarray:
+def longest_path_us(
+    graph: ComputationGraph, op_us: np.ndarray, *, onwards: bool = False) -> np.ndarray:
   """Returns the time of the longest path that ends with each op, itself included.
 
   Args:
     graph: N ops.
     op_us: [N] compute time of each op.
+    onwards: whether paths start with the op instead.
 
   Returns:
     [N] float64 us, without transfers.
   """
-  return _longest(op_us, graph.edge_producers, graph.edge_consumers, graph.depths)
-
-
-def remaining_path_us(graph: ComputationGraph, op_us: np.ndarray) -> np.ndarray:
-  """Returns the time of the longest path that starts with each op, including the op itself.
-
-  Args:
-    graph: N ops.
-    op_us: [N] compute time of each op.
-
-  Returns:
-    [N] float64 us, without transfers.
-  """
-  return _longest(op_us, graph.edge_consumers, graph.edge_producers, -graph.depths)
-
-
-def _longest(
-    op_us: np.ndarray, sources: np.ndarray, targets: np.ndarray, depths: np.ndarray) -> np.ndarray:
-  """Returns longest paths, [N]: edges into an op come before the edges out of it."""
-  order = np.argsort(depths[targets], kind="stable")
-  return _relaxed(np.asarray(op_us, dtype=np.float64), sources[order], targets[order])
+  ends = [graph.edge_producers, graph.edge_consumers][::-1 if onwards else 1]
+  # Edges into an op come before the edges out of it.
+  order = np.argsort((-graph.depths if onwards else graph.depths)[ends[1]], kind="stable")
+  return _relaxed(np.asarray(op_us, dtype=np.float64), ends[0][order], ends[1][order])
 
 
 @compiled()

@@ -162,7 +162,7 @@ def test_variables_of_a_function_are_shared_and_its_batch_has_no_micro_batches()
   options = {"max_evaluations": 5, "check_replicas": False}
   said = sentence(placeto.place, _function(), "k80:2", replicas=2, mirrored_variables=True,
                **options)
-  assert "share them; leave out mirrored" in said
+  assert "unseen; leave out mirrored" in said
   said = sentence(placeto.place, _function(), "k80:2", replicas="1 x 2", **options)
   assert "give the number of replicas alone, or the graph" in said
   assert placeto.place(_function(), "k80:2", replicas=2, **options).replication.chosen

@@ -15,7 +15,7 @@ from random_cases import make_cluster, make_costs, random_case
 from placeto_tf.costs.op_costs import OpCosts
 from placeto_tf.errors import CostError, PlacementError
 from placeto_tf.graphs.computation_graph import ComputationGraph
-from placeto_tf.simulation.path_lengths import longest_path_us, remaining_path_us
+from placeto_tf.simulation.path_lengths import longest_path_us
 from placeto_tf.simulation.simulator import Simulator
 
 SEEDS = st.integers(0, 2**32 - 1)
@@ -169,7 +169,7 @@ DIAMOND = ComputationGraph.from_edges(
 def test_paths_end_and_start_with_each_op():
   op_us = np.array([1.0, 2.0, 5.0, 1.0])
   assert longest_path_us(DIAMOND, op_us).tolist() == [1, 3, 6, 7]
-  assert remaining_path_us(DIAMOND, op_us).tolist() == [7, 3, 6, 1]
+  assert longest_path_us(DIAMOND, op_us, onwards=True).tolist() == [7, 3, 6, 1]
 
 
 GRAPH = ComputationGraph.from_edges(["op0", "op1", "op2"], ["X"] * 3, [1] * 3, [])

@@ -96,15 +96,15 @@ class ScorerWeights:
     """Makes one network whose scores, before the cap, are the mean of several networks' scores.
 
     Args:
-      members: [K] networks of one width.
+      members: networks of one width, or means of such networks.
 
     Returns:
-      The network, of K times the width.
+      The network, as wide as all members together.
 
     Raises:
       PlacementError: widths differ.
     """
-    if len({each.hidden_2.shape for each in members}) > 1:
+    if len({each.hidden_2.shape[1] for each in members}) > 1:
       raise PlacementError("a mean needs networks of one width; train them so")
     hidden_1, bias_1, hidden_2, bias_2, output = zip(*(each.arrays for each in members))
     return cls(np.concatenate(hidden_1, axis=1), np.concatenate(bias_1), np.concatenate(hidden_2),
