@@ -55,7 +55,7 @@ class VariableParts:
         self.parts.append(part)
 
   def push(self) -> None:
-    """Gives the parts the values of the variable, if the program may have written them."""
+    """Gives the parts, for a step, the variable's values, if the program may have written them."""
     if self._written:
       with tf.init_scope():
         value = self._raw().read_value()
@@ -64,6 +64,7 @@ class VariableParts:
         for part, value in zip(self.parts[self.copies:], values[self.copies:]):
           part.assign(value)
       self._written = False
+    self._ahead = not self.copies
 
   def pull(self) -> None:
     """Gives the variable the values of the slices, if these were trained since."""
@@ -71,10 +72,6 @@ class VariableParts:
       self._ahead = False
       with tf.init_scope(), tf.device("/CPU:0"):
         self._raw().assign(tf.concat([part.read_value() for part in self.parts], axis=-1))
-
-  def trained(self) -> None:
-    """Notes that a step has changed the parts."""
-    self._ahead = not self.copies
 
   def lend(self) -> None:
     """Joins the slices, for a program that may read and write the variable."""

@@ -208,10 +208,7 @@ class PlacedStep:
       self.steps.append(step)
     for each in self._parts:
       (each.push if each in step.parts else each.lend)()
-    found = step.function(traced_steps.tensors_of(batch))
-    for each in step.parts:
-      each.trained()
-    return found
+    return step.function(traced_steps.tensors_of(batch))
 
   def _not_timed(self, plan: TrainingPlan) -> Optional[str]:
     """Returns the reason why the placed step is not timed beside the unplaced one, or None."""

@@ -349,9 +349,8 @@ def _notes(
               "ops write all copies; after a Saver that is made later restores the originals, run "
               "local_variables_initializer (a MonitoredSession does)",)
   if of_first:
-    notes += (f"{listed(of_first, most=2)} {'is' if len(of_first) == 1 else 'are'} of the first "
-              f"replica's examples alone; {option('fetches')} with the train op and these gives "
-              "the values of the global batch",)
+    notes += (f"not fetched, so of the first replica's examples alone: {listed(of_first, most=2)}; "
+              f"{option('fetches')} with these and the train op is for all",)
   if not statistics:
     return notes
   return (*notes, "statistics of batch normalization are each replica's own in "

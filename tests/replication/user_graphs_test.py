@@ -5,6 +5,7 @@ import pytest
 import tensorflow as tf
 
 import graph_files
+from placeto_tf.errors import GraphError
 from placeto_tf.graphs import load_graph
 from placeto_tf.replication import replicate
 from placeto_tf.replication.batches import ReplicaSource
@@ -86,23 +87,30 @@ def test_a_batch_of_a_queue_is_divided_as_the_shapes_that_hold_it_are():
       losses_of_queues(replicated.graph.source.proto), losses_of_queues(meta_graph), rtol=1e-5)
 
 
-@pytest.mark.parametrize("mirrored", (False, True))
-def test_an_iterator_that_drops_the_remainder_and_variables_in_parts(mirrored):
-  def iterated(batch):
+@pytest.mark.parametrize("mirrored, drop", ((False, True), (True, True), (True, False)))
+def test_batches_of_an_iterator_and_variables_in_parts(mirrored, drop):
+  """Four pixels and a temperature of 4 count no examples; the divisor of a sum of errors does."""
+  def iterated(batch, doubtful=1.0):
     with tf.Graph().as_default():
-      rows = np.random.default_rng(0).random([24, 4], np.float32)
-      data = tf.data.Dataset.from_tensor_slices(rows).repeat().batch(batch, drop_remainder=True)
+      rows = np.random.default_rng(0).random([24, 4, 4], np.float32)
+      data = tf.data.Dataset.from_tensor_slices(rows).repeat().batch(batch, drop_remainder=drop)
       x = v1.data.make_one_shot_iterator(data).get_next()
+      scale = v1.get_variable("scale", [4, 1], initializer=tf.ones_initializer())
       with v1.variable_scope("parts", partitioner=v1.fixed_size_partitioner(2)):
-        hidden = tf.nn.relu(linear(x))
-      tf.reduce_mean(tf.square(linear(hidden, "out") - 1.0), name="loss")
-      minimized(v1.get_default_graph().get_tensor_by_name("loss:0"))
+        hidden = tf.nn.relu(linear(tf.reduce_mean(x * scale, 1) / 4.0))
+      errors = tf.reduce_sum(tf.square(linear(hidden, "out") - 1.0), 1)
+      minimized(tf.divide(tf.reduce_sum(errors) / batch, doubtful, name="loss"))
       return v1.train.export_meta_graph().graph_def
 
-  replicated = replicate(load_graph(iterated(4), fetches=["train", "loss:0"]), 2, mirrored=mirrored)
+  def replicas(graph_def):
+    graph = load_graph(graph_def, fetches=["train", "loss:0"], batch_size=None if drop else 4)
+    return replicate(graph, 2, mirrored=mirrored)
+
   found = [fetched(graph_files.imported(each), ["loss:0", "train"], [{}] * 3)
-           for each in (iterated(8), replicated.graph.origin.graph_def)]
+           for each in (iterated(8), replicas(iterated(4)).graph.origin.graph_def)]
   np.testing.assert_allclose(*[[loss for loss, _ in each] for each in found], rtol=1e-5)
+  with pytest.raises(GraphError, match="may count the examples"):
+    replicas(iterated(4, doubtful=8.0))
 
 
 @pytest.mark.parametrize("mirrored", (False, True))

@@ -1,13 +1,11 @@
 """The simulator against the oracle and against what must hold for any schedule."""
 
 import dataclasses
-import tracemalloc
 
 import hypothesis
 import hypothesis.strategies as st
 import numpy as np
 import pytest
-from numba.core.runtime import _nrt_python
 from oracle import Oracle
 from properties import examples
 from random_cases import make_cluster, make_costs, random_case
@@ -118,36 +116,6 @@ def test_results_do_not_depend_on_threads_or_on_what_else_is_in_the_batch():
     assert step_time_us[b] == result.step_time_us
     assert start_us[b].tolist() == result.start_us.tolist()
     assert peak_bytes[b].tolist() == result.peak_memory_bytes.tolist()
-
-
-def test_simulate_many_allocates_nothing_for_a_placement():
-  graph, costs, cluster = layered_case()
-  simulator = Simulator(graph, costs, cluster, num_threads=1)
-  simulator.simulate_many(np.zeros((1, graph.num_ops), dtype=np.int32))
-  _nrt_python.memsys_enable_stats()
-  tracemalloc.start()
-
-  def allocated(b):
-    """(peak bytes outside the loop, arrays that it makes or counts references of)."""
-    placements = np.zeros((b, graph.num_ops), dtype=np.int32)
-    before = tracemalloc.get_traced_memory()[0], _nrt_python.memsys_get_stats_alloc()
-    tracemalloc.reset_peak()
-    simulator.simulate_many(placements)
-    return (
-        tracemalloc.get_traced_memory()[1] - before[0],
-        _nrt_python.memsys_get_stats_alloc() - before[1])
-
-  try:
-    allocated(4)
-    # What other threads of the process allocate meanwhile is not in the least of some.
-    few, many = (min(allocated(b) for _ in range(5)) for b in (4, 400))
-  finally:
-    tracemalloc.stop()
-    _nrt_python.memsys_disable_stats()
-  assert few[1] == many[1] == 0
-  results_bytes = 400 * (1 + cluster.num_devices) * 8
-  # Less than a byte for a placement more: Python itself takes some dozens.
-  assert many[0] - few[0] < results_bytes + 400
 
 
 def test_placements_are_left_as_they_are_and_may_be_of_any_integer_type():

@@ -11,10 +11,7 @@ groups.
 
 from __future__ import annotations
 
-from placeto_tf.encoding import (
-  derived,
-  schema,  # checks for the legacy Keras, so before TensorFlow
-)
+from placeto_tf.encoding import derived, schema  # checks for the legacy Keras before TensorFlow
 from placeto_tf.policies.layers import Seeds, perceptron
 
 import tensorflow as tf  # isort: skip
