@@ -1,4 +1,4 @@
-"""Trains an agent of Stable-Baselines3 to place a graph; a minute or two.
+"""Trains an agent of Stable-Baselines3 to place a graph; some minutes.
 
   pip install 'placeto_tf[gym]' stable-baselines3
   python examples/train_with_stable_baselines3.py

@@ -58,7 +58,7 @@ flags.DEFINE_list("graphs", None, "Graphs, comma separated: files, globs, zoo:NA
 flags.DEFINE_list("clusters", None, "Clusters that each graph is placed on, comma separated. "
                   "placeto and gdp: random[3] samples three clusters for each graph.")
 flags.DEFINE_list("held_out", None, "Graphs that do not train the policy, on which it is tried "
-                  "every --watch_every iterations, and ten times in a short run.")
+                  "every --watch_every iterations, and every 10 in a short run.")
 flags.DEFINE_string("root_dir", None, "Directory of the run.", required=True)
 flags.DEFINE_string("warm_start", None, "First weights of a new run: 'pretrained' (those that "
                     "ship), or a directory of weights. Default: random weights.")
@@ -114,8 +114,8 @@ def main() -> None:
   print(f"Done: {done['iterations']} iterations in {FLAGS.root_dir}, {done['reason']}; "
         f"{_text(figures)}.", flush=True)
   if os.path.exists(os.path.join(FLAGS.root_dir, "weights")):
-    print(f"To place with it: place.py --method={'placeto_paper' if FLAGS.preset else FLAGS.policy}"
-          f" --policy_weights={FLAGS.root_dir} --graph=GRAPH --cluster=CLUSTER")
+    print(f"To place with it: placeto-place --policy_weights={FLAGS.root_dir} --graph=G "
+          f"--cluster=C --method={'placeto_paper' if FLAGS.preset else FLAGS.policy}")
   print(f"Its curves: tensorboard --logdir={os.path.join(FLAGS.root_dir, 'train')}", flush=True)
 
 
