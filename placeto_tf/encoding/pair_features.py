@@ -130,8 +130,8 @@ def observe(place, start_us, tables, state):
     load[d] += tables.compute_us[g, d]
     for e in range(tables.out_offsets[g], tables.out_offsets[g + 1]):
       to = place[tables.out_groups[e]]
-      if to != d:  # tensors within a device do not move
-        bus[d] += tables.out_bytes[e] * us_per_byte[d, to] + tables.latency_us[d, to]
+      # 0 within a device.
+      bus[d] += tables.out_bytes[e] * us_per_byte[d, to] + tables.latency_us[d, to]
   # Memory: the changes of each device's bytes, then their sums and the moment of the largest sum.
   _hold(place, start_us, tables, state, False)
   for d in range(usage.shape[0]):
@@ -222,9 +222,7 @@ def features(g, t, state, scratch, out):
     bytes_in += t.in_bytes[e]
     local_in[source] += t.in_bytes[e]
     for d in range(d_count):
-      took = 0.0
-      if source != d:
-        took = t.in_bytes[e] * t.us_per_byte[source, d] + t.latency_us[source, d]
+      took = t.in_bytes[e] * t.us_per_byte[source, d] + t.latency_us[source, d]
       comm_in[d] += took
       ready[d] = max(ready[d], ended + took)
   # Consumers: transfers from g, and when the first of them needs an output.
@@ -236,9 +234,7 @@ def features(g, t, state, scratch, out):
     bytes_out += t.out_bytes[e]
     local_out[target] += t.out_bytes[e]
     for d in range(d_count):
-      takes = 0.0
-      if target != d:
-        takes = t.out_bytes[e] * t.us_per_byte[d, target] + t.latency_us[d, target]
+      takes = t.out_bytes[e] * t.us_per_byte[d, target] + t.latency_us[d, target]
       comm_out[d] += takes
       need[d] = min(need[d], begins - takes)
   # Devices that g may use: their largest and mean load, their number, the fastest.

@@ -25,39 +25,49 @@ from placeto_tf.problem.method import Kind, Method, unseeded
 from placeto_tf.problem.placement_problem import PlacementProblem
 from placeto_tf.replication.layouts import layouts
 
-# (bytes of tables, bytes of the rows that a step looks up) -> costs of the tables
-Cost = Callable[[np.ndarray, np.ndarray], np.ndarray]
+# [tables] bytes, [tables] bytes of the rows that a step looks up, free bytes of devices
+# -> [tables] index of a device
+Deal = Callable[[np.ndarray, np.ndarray, np.ndarray], np.ndarray]
 _HOPS = 12  # the most edges between a table and an op that serves it
 
 
 def place_tables(
-    problem: PlacementProblem, budget: Optional[Budget] = None, *, cost: Cost) -> np.ndarray:
-  """Evaluates one greedy placement of the tables.
+    problem: PlacementProblem, budget: Optional[Budget] = None, *, deal: Deal) -> np.ndarray:
+  """Evaluates one placement of the tables.
 
   Args:
     problem: evaluates.
     budget: of the evaluation.
-    cost: of a table.
+    deal: chooses the devices of the tables, which are in the order of their first ops.
 
   Returns:
     [N] int32; the layout without a change if the graph has no table.
   """
-  devices, memory = candidates.compute_devices(problem), problem.cluster.memory_bytes.astype(float)
+  devices = candidates.compute_devices(problem)
   placement = candidates.on_one_device(problem) if problem.replicated is None else layouts(
       problem.replicated, problem.costs, devices)[0]
   tables, held, read = tables_of(problem)
   served = _served(problem, tables)
-  others, persistent = served < 0, problem.costs.persistent_bytes
-  free_bytes = (memory - np.bincount(
-      placement[others], persistent[others], minlength=len(memory)))[devices]
-  dearness, load = cost(held[tables], read[tables]), np.zeros(len(devices))
-  for i in np.argsort(-dearness, kind="stable").tolist():
-    fits = free_bytes >= held[tables[i]]
-    target = int(np.where(fits, load, np.inf).argmin() if fits.any() else free_bytes.argmax())
-    load[target] += dearness[i]
-    free_bytes[target] -= held[tables[i]]
-    placement[served == tables[i]] = devices[target]
+  others = problem.costs.persistent_bytes * (served < 0)
+  free_bytes = problem.cluster.memory_bytes - np.bincount(
+      placement, others, minlength=problem.num_devices)
+  targets = np.array(devices)[deal(held[tables], read[tables], free_bytes[devices])]
+  placement[served >= 0] = targets[np.searchsorted(tables, served[served >= 0])]
   return candidates.best_of(problem, candidates.allowed_or_nearest(problem, placement), budget)
+
+
+def _greedy(
+    size: np.ndarray, lookups: np.ndarray, free_bytes: np.ndarray, *,
+    cost: Callable[[np.ndarray, np.ndarray], np.ndarray]) -> np.ndarray:
+  """Deals the dearest table first, to the device with the least cost so far that has memory."""
+  dearness, load, left = cost(size, lookups), np.zeros(len(free_bytes)), free_bytes.copy()
+  targets = np.zeros(len(size), np.int64)
+  for i in np.argsort(-dearness, kind="stable").tolist():
+    fits = left >= size[i]
+    targets[i] = np.where(fits, load, np.inf).argmin() if fits.any() else left.argmax()
+    load[targets[i]] += dearness[i]
+    left[targets[i]] -= size[i]
+  return targets
 
 
 def _served(problem: PlacementProblem, tables: np.ndarray) -> np.ndarray:
@@ -117,7 +127,8 @@ def is_mostly_tables(problem: PlacementProblem) -> bool:
 
 METHODS = tuple(
     Method(f"tables_by_{name}", Kind.CONSTRUCTION,
-           unseeded(functools.partial(place_tables, cost=cost)), f"tables by {name}")
+           unseeded(functools.partial(place_tables, deal=functools.partial(_greedy, cost=cost))),
+           f"tables by {name}")
     for name, cost in (
         ("size", lambda size, lookups: size), ("lookups", lambda size, lookups: lookups),
         ("size_x_lookups", lambda size, lookups: size * lookups)))

@@ -1,8 +1,7 @@
 """Measures the whole command on graphs of any size: processor seconds and peak memory of place.py.
 
-  scripts/with_env python scripts/benchmarks/benchmark_large.py --graph=1000000 --out=million
-
-The graph is a spec, or a number of ops of a synthetic CostGraphDef.
+`reproduce.py --page=waiting` uses it. The graph is a spec, or a number of ops of a synthetic
+CostGraphDef.
 """
 
 from __future__ import annotations
@@ -15,16 +14,6 @@ import sys
 from typing import Any, Dict
 
 import numpy as np
-from absl import flags
-
-from placeto_tf.programs import entry_point
-
-FLAGS = flags.FLAGS
-# reproduce.py imports this module beside its own flags.
-if __name__ == "__main__":
-  flags.DEFINE_string("graph", None, "Spec of a graph, or a number of ops.", required=True)
-  flags.DEFINE_string("cluster", "k80_placeto:8", "Cluster on which the graph is placed.")
-  flags.DEFINE_string("out", None, "Directory of the graph and the result.", required=True)
 
 _PLACE = pathlib.Path(__file__).resolve().parents[1] / "place.py"
 _BRANCHES = 8  # of the synthetic graph
@@ -88,14 +77,3 @@ def measured(graph: str, cluster: str, evaluations: int, out: str) -> Dict[str, 
     raise subprocess.CalledProcessError(status, "place.py")
   report = json.loads(pathlib.Path(placed, "report.json").read_text(encoding="utf-8"))
   return {**report, "cpu_s": used.ru_utime + used.ru_stime, "peak_bytes": used.ru_maxrss * 1024}
-
-
-def main() -> None:
-  """Measures one graph."""
-  found = measured(FLAGS.graph, FLAGS.cluster, 300, FLAGS.out)
-  print(f"{found['graph']['ops']:,} ops, {found['cpu_s']:.0f} s of a processor, "
-        f"{found['peak_bytes'] / 2**30:.1f} GiB")
-
-
-if __name__ == "__main__":
-  entry_point.run_program(main)

@@ -8,11 +8,13 @@ from __future__ import annotations
 
 import os
 import re
-from typing import Any, Dict, Mapping, Optional
+from typing import Any, Dict, Mapping
 
 import numpy as np
+import pandas as pd
 from prediction_study import StudyConfig, graph_directory, measured_rows, predicted_us
 
+from placeto_tf.evaluation.tables import markdown
 from placeto_tf.files import outputs
 
 
@@ -58,8 +60,7 @@ def summarize(config: StudyConfig, out: str) -> Dict[str, Any]:
       found.update(noise_error=noise["median_error"],
                    noise_rank_correlation=noise["rank_correlation"])
     by_kind = {_kind(row["placement"]): row["measured_us"] for row in everything.values()}
-    for kind in ("single", "expert", "best"):
-      found[f"{kind}_us"] = by_kind.get(kind)
+    found.update({f"{kind}_us": by_kind.get(kind) for kind in ("single", "expert", "best")})
     found["spread"] = [float(measured.min()), float(measured.max())]
     summary[spec] = found
   outputs.write_json(os.path.join(out, "summary.json"), summary)
@@ -74,19 +75,13 @@ def _kind(label: str) -> str:
 
 def table(summary: Mapping[str, Mapping[str, Any]]) -> str:
   """The results in Markdown."""
-  lines = ["| graph | placements | median error | mean error | rank corr. | "
-           "best quarter | noise (error, rank) | one worker over best |",
-           "|---|---|---|---|---|---|---|---|"]
-  for spec, row in summary.items():
-    gain = _over(row.get("single_us"), row.get("best_us"))
-    lines.append(
-        f"| `{spec}` | {row['placements']} | "
-        f"{row['median_error']:.1%} | {row['mean_error']:.1%} | "
-        f"{row['rank_correlation']:.2f} | {row['rank_correlation_best_quarter']:.2f} | "
-        f"{row.get('noise_error', float('nan')):.1%}, "
-        f"{row.get('noise_rank_correlation', float('nan')):.2f} | {gain} |")
-  return "\n".join(lines)
-
-
-def _over(a: Optional[float], b: Optional[float]) -> str:
-  return f"{a / b:.2f}x" if a and b else "-"
+  return markdown(pd.DataFrame([{
+      "graph": f"`{spec}`", "placements": row["placements"],
+      "median error": f"{row['median_error']:.1%}", "mean error": f"{row['mean_error']:.1%}",
+      "rank corr.": f"{row['rank_correlation']:.2f}",
+      "best quarter": f"{row['rank_correlation_best_quarter']:.2f}",
+      "noise (error, rank)": f"{row.get('noise_error', np.nan):.1%}, "
+                             f"{row.get('noise_rank_correlation', np.nan):.2f}",
+      "one worker over best": (
+          f"{(row['single_us'] or np.nan) / (row['best_us'] or np.nan):.2f}x")}
+      for spec, row in summary.items()]))

@@ -24,21 +24,15 @@ flags.DEFINE_string("out", None, "Directory of the results; an interrupted study
                     required=True)
 flags.DEFINE_boolean("summary", False, "Whether to compute only the results of the measurements "
                      "so far.")
-flags.DEFINE_integer("seed", None, "Seed of the placements, instead of the study's.",
-                     lower_bound=0, upper_bound=2**32 - 1)
 
 
 def main() -> None:
   """Measures, and prints the table."""
   os.environ.setdefault("TF_ENABLE_ONEDNN_OPTS", "0")  # which joins ops: see measure.py
-  import dataclasses
-
   import prediction_study as study
   import prediction_study_results as results
 
   config = study.StudyConfig.load(FLAGS.study)
-  if FLAGS.seed is not None:
-    config = dataclasses.replace(config, seed=FLAGS.seed)
   if not FLAGS.summary:
     entry_point.import_tensorflow_quietly()
     study.run_study(
