@@ -69,8 +69,8 @@ def main() -> None:
     measurer = measuring.Measurer(
         graph, cluster, runtime, config, feeds=FLAGS.feed_values or "random",
         device_map=device_map)
-    if runtime.note:
-      print(f"Note: {runtime.note}.", file=sys.stderr, flush=True)
+    for note in filter(None, (runtime.note, *costs.notes)):
+      print(f"Note: {note}.", file=sys.stderr, flush=True)
     for path, placement, devices in zip(FLAGS.placement, placements, indices):
       simulated = simulator.simulate(devices)
       step = measurer.try_measure(placement)

@@ -39,8 +39,8 @@ flags.DEFINE_string("allowed", None, "JSON file of allowed devices: an object wi
                     "expressions, which match whole op names, and the list of devices of each.")
 flags.DEFINE_enum("timing", "simulated", ["simulated", "session"],
                   "Step times that choose the result: simulated, or of real steps on --workers.")
-flags.DEFINE_integer("max_measurements", 50, "Placements that --timing=session runs.",
-                     lower_bound=1)
+flags.DEFINE_integer("max_measurements", 50, "The most placements that --timing=session runs, when "
+                     "--max_seconds of search are over.", lower_bound=1)
 flags.DEFINE_string("policy_weights", None, "Directory of a run of scripts/train.py, or of its "
                     "weights, for --method=placeto (default: the weights that ship), "
                     "placeto_paper and gdp (which go on learning from them), "

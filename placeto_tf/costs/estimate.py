@@ -78,7 +78,7 @@ def estimate_costs(
     costs = measured_costs.own_costs(graph, cluster)
   else:
     costs = from_work(graph, cluster, work_of(graph, cache))
-  return costs if measured is None else measured_costs.apply(graph, cluster, measured, costs)
+  return costs if measured is None else measured_costs.apply(graph, cluster, *measured, costs)
 
 
 def work_of(graph: ComputationGraph, cache: Union[bool, str] = True) -> OpWork:

@@ -30,13 +30,17 @@ whole graph, and of the graph of one of R replicas, which has 1/R of the batch. 
 sizes are interpolated linearly. Times below the smallest size are extrapolated along the last line,
 but are at least proportional to the size.
 
+In a graph of R replicas, the copies `replica_r/op` have the times of the file's `op` on 1/R of the
+batch, unless the file has times of copies. Times of the whole batch alone say nothing of copies.
+
 Dimensions: N ops, K device kinds, O outputs of all ops together.
 """
 
 from __future__ import annotations
 
 import dataclasses
-from typing import TYPE_CHECKING, Container, Dict, List, Mapping, Optional, Sequence
+import re
+from typing import TYPE_CHECKING, Collection, Dict, List, Mapping, Optional, Sequence, Tuple
 
 import numpy as np
 
@@ -50,6 +54,9 @@ from placeto_tf.graphs.computation_graph import ComputationGraph
 
 if TYPE_CHECKING:
   from tensorflow.core.grappler.costs import op_performance_data_pb2 as protos
+
+# replica_r/op, as `replication.naming` names copies; numbers follow names that were taken.
+_COPY = re.compile(r"replica_(\d+)(?:_\d+)?/(?:whole_batch(?:_\d+)?/)?(.+)")
 
 
 @dataclasses.dataclass
@@ -98,7 +105,7 @@ def own_costs(graph: ComputationGraph, cluster: Cluster) -> OpCosts:
       np.array([node.temporary_memory_size for node in nodes]), notes)
 
 
-def read(path: str, op_names: Container[str]) -> Dict[str, List[Measurement]]:
+def read(path: str, op_names: Collection[str]) -> Tuple[Dict[str, List[Measurement]], int]:
   """Reads the costs of a graph's ops from a file.
 
   Args:
@@ -106,7 +113,7 @@ def read(path: str, op_names: Container[str]) -> Dict[str, List[Measurement]]:
     op_names: of the graph.
 
   Returns:
-    Op name -> measurements, of ops of the graph alone.
+    Op name -> measurements, of ops of the graph alone; and R, 1 without copies of measured ops.
 
   Raises:
     CostError: the file cannot be read, is no OpPerformanceList, names no op of the graph, or has a
@@ -124,11 +131,15 @@ def read(path: str, op_names: Container[str]) -> Dict[str, List[Measurement]]:
         f"{path}: it is no OpPerformanceList; give a file that placeto-calibrate wrote") from None
   except CostError as error:
     raise CostError(f"{path}: {error}") from None
-  ours = {name: measurements for name, measurements in found.items() if name in op_names}
+  ours = {name: found[name] for name in op_names if name in found}
+  copies = [copy for copy in map(_COPY.fullmatch, op_names) if copy and copy[2] in found]
+  if any(copy[0] in ours for copy in copies):  # the file is of the replicated graph
+    copies = []
+  ours.update((copy[0], found[copy[2]]) for copy in copies)
   if not ours:
     raise CostError(f"the costs file {path!r} names no op of the graph; expected an "
                     "OpPerformanceList of this very graph")
-  return ours
+  return ours, 1 + max((int(copy[1]) for copy in copies), default=0)
 
 
 def of_op_performances(performances: protos.OpPerformanceList) -> Dict[str, List[Measurement]]:
@@ -157,14 +168,13 @@ def of_op_performances(performances: protos.OpPerformanceList) -> Dict[str, List
 
 def apply(
     graph: ComputationGraph, cluster: Cluster, measured: Mapping[str, Sequence[Measurement]],
-    estimated: OpCosts, replicas: int = 1,
+    replicas: int, estimated: OpCosts,
 ) -> OpCosts:
   """Replaces estimated costs by measured ones, where available.
 
   Args:
     graph, cluster, estimated: the problem that the measurements are of.
-    measured: see `read`; sizes are taken from measurements with as many replicas.
-    replicas: R if ops work on 1/R of the batch.
+    measured, replicas: see `read`; sizes are taken from measurements with as many replicas.
 
   Returns:
     Times [N, K] in us and sizes in bytes; notes name the ops without a measured time.
@@ -172,6 +182,10 @@ def apply(
   Raises:
     CostError: a measured op has another number of outputs.
   """
+  if replicas > 1 and all(each.replicas == 1 for found in measured.values() for each in found):
+    return dataclasses.replace(estimated, notes=(*estimated.notes, (
+        f"the costs file has times of the whole batch alone: the costs of {replicas} replicas are "
+        f"estimated; placeto-calibrate with --replicas={replicas}")))
   compute_us = estimated.compute_us.copy()
   output_bytes = estimated.output_bytes.copy()
   temporary, persistent = estimated.temporary_bytes.copy(), estimated.persistent_bytes.copy()

@@ -33,7 +33,7 @@ class PlacingConfig:
   Attributes:
     method: "auto" (all placers and the policies, each from the best so far), "auto_unlearned" (the
       same without policies), or one method of `placeto_tf.placing.registry`.
-    max_seconds: search time, without loading and costing. 60 if no limit is given.
+    max_seconds: search time, without loading, costing and measuring. 60 if no limit is given.
     max_evaluations: the most placements to evaluate, including baselines. If it is the only limit,
       the result depends on the seed alone.
     stop_within: the search ends early if the step time is within this share of a lower bound.
@@ -50,7 +50,7 @@ class PlacingConfig:
     allowed: regex -> devices; an op whose whole name matches may use only these devices.
     timing: "simulated", or "session": real sessions choose among the placements that placers found
       and similar placements that the simulator expects to be good.
-    max_measurements: the most placements that are measured, with timing="session".
+    max_measurements: the most placements that timing="session" measures, after the search.
     workers: addresses of workers, as for `placeto_tf.runtime.workers.make_runtime`.
     device_map: (device of the cluster, device of the workers) pairs, for names that differ.
     independent_runs: number of parallel independent runs of each search, see

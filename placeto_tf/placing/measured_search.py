@@ -17,6 +17,7 @@ from placeto_tf.errors import MeasurementError, counted
 from placeto_tf.placements import Placement
 from placeto_tf.placing.config import PlacingConfig
 from placeto_tf.placing.explaining import ms_text
+from placeto_tf.placing.observing import Observer
 from placeto_tf.problem.placement_problem import PlacementProblem
 from placeto_tf.runtime.measuring import MeasuredStep, Measurer
 from placeto_tf.runtime.workers import Runtime
@@ -61,7 +62,7 @@ class MeasuredSearch:
 
 def search_measured(
     problem: PlacementProblem, measurer: Measurer, found: Mapping[str, np.ndarray], *,
-    max_measurements: int = 50, seed: int = 0, progress: Callable[[], None] = lambda: None,
+    max_measurements: int = 50, seed: int = 0, progress: Callable[[int], None] = lambda _: None,
 ) -> MeasuredSearch:
   """Measures the placements that placers found, then searches around the fastest ones.
 
@@ -72,7 +73,7 @@ def search_measured(
       never slower than either.
     max_measurements: the most placements to measure.
     seed: of the neighbours.
-    progress: called after every measurement; the search log's `running` counts them.
+    progress: called with the number of measurements, after every one.
 
   Raises:
     MeasurementError: no placement could be run, or the workers are lost before any was.
@@ -88,8 +89,7 @@ def search_measured(
         return None
       steps[key] = placement, measurer.try_measure(
           Placement.from_indices(problem.graph, problem.cluster, placement))
-      problem.search_log.running = f"measuring, {len(steps)} of {max_measurements}"
-      progress()
+      progress(len(steps))
     return steps[key][1]
 
   def ranked() -> List[Tuple[np.ndarray, MeasuredStep]]:
@@ -102,8 +102,7 @@ def search_measured(
     # The two baselines, then by simulated step time.
     for name in sorted(found, key=lambda name: (
         name not in ("single", "expert"), problem.simulator.simulate(found[name]).step_time_us)):
-      step = measure(found[name])
-      if step is not None:
+      if (step := measure(found[name])) is not None:
         by_placer[name] = step
     while ranked() and len(steps) < max_measurements and fruitless < _FRUITLESS:
       # From the fastest placement, or from one of the four fastest.
@@ -157,23 +156,29 @@ def _descend(
 
 def search_on_workers(
     problem: PlacementProblem, found: Mapping[str, np.ndarray], runtime: Runtime,
-    config: PlacingConfig, progress: Callable[[PlacementProblem, str], None]) -> MeasuredSearch:
+    config: PlacingConfig, observer: Observer) -> MeasuredSearch:
   """Runs `search_measured` on workers, which it starts or connects to, and ends.
 
   Args:
     problem, found: as for `search_measured`.
     runtime: the workers, not yet started.
     config: with their devices and the most measurements.
-    progress: called with the problem and how many placements are measured, after every one.
+    observer: receives the progress.
 
   Raises:
     MeasurementError: the workers do not answer, or no placement could be run.
   """
-  progress(problem, "measuring")
-  with runtime:
+
+  def tell(count: int) -> None:
+    for listener in observer.listeners:
+      listener(problem, f"measuring, {count} of {config.max_measurements}")
+    if count % 5 == 0:
+      observer.add(f"{count} of {config.max_measurements}")
+
+  with observer.stage("Measuring placements"), runtime:
     measurer = Measurer.at_one_speed(
         problem.graph, problem.cluster, runtime, seed=config.seed,
         device_map=dict(config.device_map) or None)
     return search_measured(
-        problem, measurer, found, max_measurements=config.max_measurements, seed=config.seed,
-        progress=lambda: progress(problem, problem.search_log.running))
+        problem.renewed(),  # its evaluations are no part of the search
+        measurer, found, max_measurements=config.max_measurements, seed=config.seed, progress=tell)

@@ -171,8 +171,7 @@ def place_graph(
     costs = estimate_costs(graph, cluster, source=config.cost_model)
   with observer.stage("Grouping"):
     problem = running.problem_of(graph, cluster, config, costs)
-  with contextlib.ExitStack() as stack:
-    executor = stack.enter_context(executor_at(config.ray))
+  with executor_at(config.ray) as executor:
     if config.ray is not None and config.independent_runs is None and (
         config.max_evaluations is None):
       # The report has the number of runs that Ray can start.
@@ -180,10 +179,10 @@ def place_graph(
     runs = Runs(config.num_runs, executor)
     compile_ahead(problem, method, observer.stage)
     bound_us = lower_bound_us(problem)
-    progress = stack.enter_context(observer.search(config.budget))
-    problem = problem.renewed()  # the clock begins now, after all preparations
-    ended = _search(problem, config, bound_us, runs, progress)
-    log = problem.search_log
+    with observer.search(config.budget) as progress:
+      problem = problem.renewed()  # the clock begins now, after all preparations
+      ended = _search(problem, config, bound_us, runs, progress)
+    log, seconds = problem.search_log, problem.search_log.seconds  # measuring is no part of them
     check_fits(problem)
     # Simulate the placements of all methods once more, for their rows of the table.
     rows = {each.name: Baseline.of(problem, each) for each in log.method_runs}
@@ -195,7 +194,7 @@ def place_graph(
                if row.placement is not None and row.fits}
       try:
         measured = measured_search.search_on_workers(
-            problem, {**found, "best": best}, runtime, config, progress)
+            problem, {**found, "best": best}, runtime, config, observer)
         best, proven = measured.placement, False  # proofs hold for simulated steps
         notes += (str(measured), *filter(None, [runtime.note]))
       # Keep the result of the search even if workers, sessions or sockets fail, or after Ctrl-C.
@@ -204,7 +203,7 @@ def place_graph(
         notes += (f"simulated steps decided, because measuring failed ({error!r})",)
   return PlacingResult.of(
       problem, best, rows, config, bound_us=bound_us, proven=proven, notes=notes, ended=ended,
-      measured=measured)
+      measured=measured, seconds=seconds)
 
 
 def _search(

@@ -75,7 +75,7 @@ def define_cluster_flag() -> None:
 def define_budget_flags(max_seconds: Optional[float]) -> None:
   """Defines --max_seconds and --max_evaluations."""
   flags.DEFINE_float(
-      "max_seconds", None, "Seconds of the search, without loading the graph"
+      "max_seconds", None, "Seconds of the search, without loading the graph and measuring"
       + (f"; {max_seconds:g} if no other limit is given." if max_seconds else "."),
       lower_bound=0, upper_bound=1e9)
   flags.DEFINE_integer(

@@ -49,26 +49,13 @@ def replicated_costs(
   Returns:
     Costs of every op of the replicated graph.
   """
-  graph, original = replicated.graph, replicated.original
+  graph = replicated.graph
   if replicated.replicas == 1:
     return estimate_costs(graph, cluster, source=source)
-  if source == "grappler":
-    return from_work(graph, cluster, replicated_work(replicated))
-  measured = measured_costs.read(source, {*graph.op_names, *original.op_names})
-  # Times that were measured for the replicated graph need no mapping.
-  if any(name not in original.op_index for name in measured):  # of the replicated graph
-    return estimate_costs(graph, cluster, source=source)
-  estimated = from_work(graph, cluster, replicated_work(replicated))
-  if all(each.replicas == 1 for found in measured.values() for each in found):
-    return dataclasses.replace(estimated, notes=(*estimated.notes, (
-        f"{source} has times of the whole batch alone: the costs of {replicated.replicas} "
-        f"replicas are estimated; placeto-calibrate with --replicas={replicated.replicas}")))
-  # Every copy has the times of its original.
-  of_copies = {
-      graph.op_names[op]: measured[original.op_names[origin]]
-      for op, origin in enumerate(replicated.original_of_op.tolist())
-      if origin >= 0 and original.op_names[origin] in measured}
-  return measured_costs.apply(graph, cluster, of_copies, estimated, replicated.replicas)
+  # Read the file first, so that a wrong path is reported at once.
+  measured = None if source == "grappler" else measured_costs.read(source, graph.op_names)
+  costs = from_work(graph, cluster, replicated_work(replicated))
+  return costs if measured is None else measured_costs.apply(graph, cluster, *measured, costs)
 
 
 def replicated_work(replicated: ReplicatedGraph) -> OpWork:

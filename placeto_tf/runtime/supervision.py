@@ -39,9 +39,8 @@ def named_failures(runtime: Runtime) -> Iterator[None]:
     lost, kind = None, type(error).__name__
     if kind in _UNSAFE:
       until = time.monotonic() + _ENDING_SECONDS
-      while runtime.lost() is None and time.monotonic() < until:
+      while (lost := runtime.lost()) is None and time.monotonic() < until:
         time.sleep(_POLL_SECONDS)
-      lost = runtime.lost()
       runtime.close()
     if kind == "DeadlineExceededError":
       lost = lost or ("a step did not end within its time-out: a worker hangs, or the time-out is "

@@ -90,6 +90,19 @@ class Runtime:
     """Returns a sentence about a worker that is gone; None where only a session would show it."""
     return None
 
+  def _list_devices(self, timeout_seconds: float, remedy: str) -> None:
+    """Sets `devices` to the canonical names of a session's devices, without those of XLA."""
+    config = session_lib.session_config(num_cpus=self.num_cpus)
+    config.operation_timeout_in_ms = int(timeout_seconds * 1e3)
+    try:
+      with tf.Graph().as_default(), tf.compat.v1.Session(self.target, config=config) as session:
+        found = [local_name(device.name) for device in session.list_devices()]
+    except tf.errors.OpError as error:
+      raise MeasurementError(self.lost() or (
+          f"the devices of {self.target or 'this process'} could not be listed in "
+          f"{timeout_seconds:g} s ({type(error).__name__}); {remedy}")) from error
+    self.devices = tuple(name for name in found if name and "XLA" not in name)
+
 
 class LocalWorkers(Runtime):
   """Workers that this process starts, one `tf.distribute.Server` per process, over gRPC on
@@ -235,11 +248,17 @@ class RemoteWorkers(Runtime):
 
   def start(self) -> None:
     """Waits until all answer, and asks them for their devices."""
-    last = len(self.addresses) - 1
-    self.devices = _list_devices(
-        self.target, self.startup_seconds, "start each worker with: python -m "
-        f"placeto_tf.runtime.worker --workers={','.join(self.addresses)} --task=0"
-        + (f" (to {last})" if last else ""))
+    self._list_devices(self.startup_seconds, self._remedy(range(len(self.addresses))))
+
+  def lost(self) -> Optional[str]:
+    """Returns a sentence about the workers whose addresses take no connection, or None."""
+    dead = [task for task, each in enumerate(self.addresses) if not _listens(each)]
+    named = " or ".join(self.addresses[task] for task in dead)
+    return f"no worker listens at {named}; {self._remedy(dead)}" if dead else None
+
+  def _remedy(self, tasks: Sequence[int]) -> str:
+    return (f"start each with: python -m placeto_tf.runtime.worker --workers="
+            f"{','.join(self.addresses)} --task={' or '.join(map(str, tasks))}")
 
 
 class InProcess(Runtime):
@@ -255,7 +274,7 @@ class InProcess(Runtime):
 
   def start(self) -> None:
     """Asks TensorFlow for the devices."""
-    self.devices = _list_devices("", 60.0, "see its messages above", self.num_cpus)
+    self._list_devices(60.0, "see its messages above")
 
 
 def make_runtime(cluster: Cluster, workers: Union[str, Sequence[str]] = ()) -> Runtime:
@@ -279,41 +298,29 @@ def make_runtime(cluster: Cluster, workers: Union[str, Sequence[str]] = ()) -> R
   elif workers:
     return RemoteWorkers(workers)
   else:
-    tasks = [re.match(rf"/job:{worker_lib.JOB}/(?:replica:0/)?task:(\d+)/", name)
-             for name in cluster.device_names]
-    numbers = [int(task.group(1)) for task in tasks if task is not None]
-    if len(numbers) < len(tasks):  # some device is not a worker's: all runs in this process
+    of_worker = re.compile(rf"/job:{worker_lib.JOB}/(?:replica:0/)?task:(\d+)/")
+    numbers = [int(task[1]) for task in map(of_worker.match, cluster.device_names) if task]
+    if len(numbers) < cluster.num_devices:  # some device is no worker's: all runs in this process
       return InProcess(sum(device.type == "CPU" for device in cluster.devices) or 1)
     num_workers = 1 + max(numbers)
   return LocalWorkers(num_workers)
 
 
-def _list_devices(
-    target: str, timeout_seconds: float, remedy: str, num_cpus: int = 1) -> Tuple[str, ...]:
-  """Returns the canonical names of a session's devices, without those of XLA."""
-  config = session_lib.session_config(num_cpus=num_cpus)
-  config.operation_timeout_in_ms = int(timeout_seconds * 1e3)
-  try:
-    with tf.Graph().as_default(), tf.compat.v1.Session(target, config=config) as session:
-      names = [device.name for device in session.list_devices()]
-  except tf.errors.OpError as error:
-    raise MeasurementError(
-        f"the devices of {target or 'this process'} could not be listed in {timeout_seconds:g} s "
-        f"({type(error).__name__}); {remedy}") from error
-  found = map(local_name, names)
-  return tuple(name for name in found if name and "XLA" not in name)
+def _listens(address: str) -> bool:
+  """Returns whether something takes connections at host:port."""
+  host, _, port = address.rpartition(":")
+  with contextlib.suppress(OSError), socket.create_connection((host.strip("[]"), int(port)), 2.0):
+    return True
+  return False
 
 
 def free_ports(count: int) -> Tuple[int, ...]:
   """Returns ports that nobody listens on just now, all different."""
-  probes = [socket.socket() for _ in range(count)]
-  try:
+  with contextlib.ExitStack() as stack:
+    probes = [stack.enter_context(socket.socket()) for _ in range(count)]
     for probe in probes:
       probe.bind(("127.0.0.1", 0))
     return tuple(probe.getsockname()[1] for probe in probes)
-  finally:
-    for probe in probes:
-      probe.close()
 
 
 def _deal_cores(num_workers: int) -> List[Tuple[int, ...]]:
@@ -321,10 +328,8 @@ def _deal_cores(num_workers: int) -> List[Tuple[int, ...]]:
   if not hasattr(os, "sched_getaffinity"):
     return [()] * num_workers
   cores = sorted(os.sched_getaffinity(0))
-  share = len(cores) // num_workers
-  if not share:
-    return [(cores[i % len(cores)],) for i in range(num_workers)]
-  return [tuple(cores[i * share:(i + 1) * share]) for i in range(num_workers)]
+  share, turns = max(1, len(cores) // num_workers), cores * num_workers
+  return [tuple(turns[i * share:(i + 1) * share]) for i in range(num_workers)]
 
 
 def _ending(code: Optional[int]) -> str:

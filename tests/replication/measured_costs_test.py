@@ -4,6 +4,7 @@ import numpy as np
 import pytest
 
 from placeto_tf.clusters.cluster import Cluster
+from placeto_tf.costs import estimate_costs
 from placeto_tf.replication import ReplicaSource, replicated_costs
 from placeto_tf.runtime.calibrating import write_costs
 
@@ -40,6 +41,8 @@ def test_a_time_is_on_the_line_between_two_sizes_of_the_batch(
     estimated = replicated_costs(made, CLUSTER)
     np.testing.assert_array_equal(costs.compute_us[~copies], estimated.compute_us[~copies])
     assert any("were not measured on" in note for note in costs.notes)
+    read = estimate_costs(made.graph, CLUSTER, source=path)  # as `measure` reads a placed graph
+    np.testing.assert_allclose(read.compute_us[copies], expected_us)
 
 
 def test_times_of_the_whole_batch_alone_say_nothing_of_replicas(source, tmp_path):

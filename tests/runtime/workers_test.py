@@ -119,12 +119,19 @@ def test_a_chosen_port_that_is_taken_in_between_is_replaced(monkeypatch):
     assert not _listens(port)
 
 
+@pytest.mark.usefixtures("socket_filters")
 def test_workers_elsewhere_that_do_not_answer_are_an_error_that_says_how_to_start_them():
-  with socket.socket() as silent:  # has the port, so that nobody else gets it, and does not listen
-    silent.bind(("127.0.0.1", 0))
-    port = silent.getsockname()[1]
-    with pytest.raises(MeasurementError, match=f"--workers=127.0.0.1:{port} --task=0"):
-      RemoteWorkers([f"127.0.0.1:{port}"], startup_seconds=0.1).start()
+  # Both have their ports, so that nobody else gets them; the second does not listen.
+  with socket.socket() as listener, socket.socket() as silent:
+    for each in (listener, silent):
+      each.bind(("127.0.0.1", 0))
+    listener.listen()  # accepts, and says nothing
+    first, second = (f"127.0.0.1:{each.getsockname()[1]}" for each in (listener, silent))
+    with pytest.raises(MeasurementError, match=(
+        f"^no worker listens at {second}; .*--workers={first},{second} --task=1$")):
+      RemoteWorkers([first, second], startup_seconds=0.1).start()
+    with pytest.raises(MeasurementError, match="could not be listed.* --task=0$"):
+      RemoteWorkers([first], startup_seconds=2).start()
 
 
 @pytest.fixture(name="address")
@@ -194,15 +201,6 @@ def test_a_worker_that_cannot_be_kept_to_loopback_does_not_start(customize):
   with pytest.raises(MeasurementError, match="reached by other machines.*--workers"):
     workers.start()
   assert workers.closed
-
-
-@pytest.mark.usefixtures("socket_filters")
-def test_a_listener_that_is_no_worker_is_an_error_in_time():
-  with socket.socket() as listener:  # accepts, and says nothing
-    listener.bind(("127.0.0.1", 0))
-    listener.listen()
-    with pytest.raises(MeasurementError, match="could not be listed"):
-      RemoteWorkers([f"127.0.0.1:{listener.getsockname()[1]}"], startup_seconds=2).start()
 
 
 @pytest.mark.usefixtures("socket_filters")

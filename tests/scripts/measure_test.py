@@ -1,6 +1,7 @@
 """measure.py, calibrate.py and place.py --timing=session, in sessions of this process."""
 
 import json
+import re
 
 import pytest
 
@@ -68,7 +69,7 @@ def test_place_lets_real_sessions_decide(run_program, files):
       "place", f"--graph={files / 'small.meta'}", "--cluster=cpu:2", "--method=metis",
       "--max_evaluations=50", "--timing=session", "--max_measurements=4",
       f"--out={files / 'placed'}")
-  assert done.code == 0, done.err
+  assert done.code == 0 and re.search(r"^Measuring placements \.\.\. \d", done.err, re.M), done.err
   assert "measured 4 placements in real sessions" in done.out
   measured = json.loads((files / "placed" / "report.json").read_text())["measured"]
   assert set(measured) == pages.fields("Measured")

@@ -97,8 +97,10 @@ def test_updates_that_give_nan_are_undone_counted_and_end_the_run_after_ten(tmp_
 
 
 def test_a_run_that_is_done_is_left_as_it_is_and_another_configuration_does_not_resume(tmp_path):
+  other = dataclasses.replace(_CONFIG, checkpoint_every=2)
+  with pytest.raises(PlacetoError, match="actors at most"):  # before the first checkpoint
+    Trainer(_Counting, other, str(tmp_path)).run(actors=10**6)
   figures = _run(str(tmp_path)).run()
   assert train(lambda *_, **__: 1 / 0, _CONFIG, str(tmp_path)) == figures
-  other = dataclasses.replace(_CONFIG, checkpoint_every=2)
   with pytest.raises(PlacetoError, match="checkpoint_every=1, now it is 2; choose another"):
     Trainer(_Counting, other, str(tmp_path))

@@ -47,6 +47,9 @@ def greedy_policy(
 ) -> greedy_reward_prediction_policy.GreedyRewardPredictionPolicy:
   """Makes the policy that takes the arm with the best score.
 
+  Unlike the agent's policy it does not return the chosen arm's features, which it could not where
+  there is no arm: tf-agents' loader of saved policies tries an observation of zeros.
+
   Args:
     weights: of the network.
     arms: A.
@@ -55,8 +58,7 @@ def greedy_policy(
       environment_lib.observation_spec(arms, dataflow=False),
       environment_lib.action_spec(arms)))
   return greedy_reward_prediction_policy.GreedyRewardPredictionPolicy(
-      ts.time_step_spec(observation), action, PlacetoNetwork(weights),
-      accepts_per_arm_features=True)
+      ts.time_step_spec(observation), action, PlacetoNetwork(weights))
 
 
 def exploring(weights: ScorerWeights, temperature: float, rng: np.random.Generator) -> driving.Act:

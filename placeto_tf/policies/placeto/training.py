@@ -249,7 +249,8 @@ class PlacetoTraining(Learner):
     """Writes policies/."""
     folder = os.path.join(self.root_dir, "policies")
     save_server(self._network, os.path.join(folder, "policy"))
-    save_policy(self.agent.policy, os.path.join(folder, "greedy_policy"))
+    save_policy(agent_lib.greedy_policy(self.weights, self.config.arms),
+                os.path.join(folder, "greedy_policy"))
 
 
 def trainable() -> Trainable:

@@ -7,6 +7,7 @@ import tensorflow as tf
 from training_runs import PLACETO, compiled_scores, placeto
 
 import graph_files
+import placeto_tf
 import subprograms
 from placeto_tf.encoding import graph_tensor
 from placeto_tf.encoding.grouped_graph import GroupedGraph
@@ -59,15 +60,14 @@ print(json.dumps({{name: value.numpy().tolist() for name, value in found.items()
 
 def test_the_policy_saved_by_tf_agents_acts_like_the_compiled_scores(whole):
   run, root_dir, *_ = whole
-  loaded = tf.saved_model.load(str(root_dir / "policies" / "greedy_policy"))
+  loaded = placeto_tf.load_policy(str(root_dir / "policies" / "greedy_policy"))
   environment = MoveEnvironment(
       run.learner.problems, run.learner.config.schedule, arms=run.learner.config.arms)
   environment.begin(1, 0, np.random.default_rng(3))
   time_step = environment.reset()
   for _ in range(10):
     count = int(time_step.observation["num_actions"])
-    action = int(loaded.action(tf.nest.map_structure(
-        lambda value: tf.constant(np.asarray(value)[None]), time_step)).action[0])
+    action = int(loaded.action(time_step).action)
     scores = compiled_scores(run.learner.weights, time_step.observation)[:count]
     assert action < count and scores[action] >= scores.max() - 1e-5
     time_step = environment.step(np.int32(action))
