@@ -48,9 +48,8 @@ def place_tables(
       problem.replicated, problem.costs, devices)[0]
   tables, held, read = tables_of(problem)
   served = _served(problem, tables)
-  others = problem.costs.persistent_bytes * (served < 0)
   free_bytes = problem.cluster.memory_bytes - np.bincount(
-      placement, others, minlength=problem.num_devices)
+      placement, problem.costs.persistent_bytes * (served < 0), minlength=problem.num_devices)
   targets = np.array(devices)[deal(held[tables], read[tables], free_bytes[devices])]
   placement[served >= 0] = targets[np.searchsorted(tables, served[served >= 0])]
   return candidates.best_of(problem, candidates.allowed_or_nearest(problem, placement), budget)
