@@ -8,7 +8,7 @@ import dataclasses
 
 import gymnasium
 import numpy as np
-import torch
+import torch._dynamo  # loads triton, which crashes where TensorFlow is loaded before it
 from stable_baselines3 import PPO
 
 from placeto_tf.environments.gym_environment import ROUNDS

@@ -96,7 +96,7 @@ def main() -> None:
   if FLAGS.out is None:
     return
   print(f"Written to {FLAGS.out} in {time.monotonic() - started:.0f} s.")
-  print(what_now.last_lines(result.graph, result.placement.devices, FLAGS.out), flush=True)
+  print(what_now.last_lines(result.graph, result.placement.devices, FLAGS.out, FLAGS.workers))
 
 
 def run() -> None:

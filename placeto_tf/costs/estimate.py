@@ -13,7 +13,7 @@ from __future__ import annotations
 import dataclasses
 import functools
 import os
-from typing import Callable, Mapping, Tuple, Union
+from typing import Callable, Mapping, Optional, Tuple, Union
 
 import numpy as np
 
@@ -41,6 +41,7 @@ def estimate_costs(
     *,
     source: Source = "grappler",
     cache: Union[bool, str] = True,
+    work: Optional[Callable[[], OpWork]] = None,
 ) -> OpCosts:
   """Estimates compute time and bytes of every op on every kind of device.
 
@@ -51,6 +52,7 @@ def estimate_costs(
       times are estimated); or a callable `(graph, cluster) -> OpCosts`.
     cache: whether to store grappler's counts in the user's cache folder; or another folder for
       them.
+    work: returns the work of the ops; by default it is counted.
 
   Returns:
     Times [N, K] in us and sizes in bytes.
@@ -77,7 +79,7 @@ def estimate_costs(
   if graph.source is not None and graph.source.format == "cost_graph_def":
     costs = measured_costs.own_costs(graph, cluster)
   else:
-    costs = from_work(graph, cluster, work_of(graph, cache))
+    costs = from_work(graph, cluster, work() if work else work_of(graph, cache))
   return costs if measured is None else measured_costs.apply(graph, cluster, *measured, costs)
 
 

@@ -262,8 +262,7 @@ def simulate(
   """
   cluster = as_cluster(cluster)
   graph = graph if isinstance(graph, ComputationGraph) else load_graph(graph)
-  if isinstance(placement, str):
-    placement = Placement.load(placement)
+  placement = Placement.load(placement) if isinstance(placement, str) else placement
   # Op names -> [N] indices in the order of the graph's ops.
   if isinstance(placement, Placement):
     placement = placement.indices(graph, cluster, any_graph=any_graph)

@@ -18,6 +18,7 @@ from placeto_tf.on_use import tf
 from placeto_tf.ops import FILLS
 from placeto_tf.placements.writing import placed_name
 
+Names = Sequence[str]
 _MOST_ON_SCREEN = 3000  # characters of lines that are printed
 _MOST_FETCHES = 8
 _COLLECTED = ["tf.global_variables_initializer()", "tf.local_variables_initializer()",
@@ -40,15 +41,17 @@ lacks them, export a MetaGraph and place that.
 """}
 
 
-def last_lines(graph: ComputationGraph, devices: Sequence[str], out: str) -> str:
+def last_lines(graph: ComputationGraph, devices: Names, out: str, workers: Names = ()) -> str:
   """Returns the lines that a program ends with: how to run its result, and the pages with more.
 
   Args:
     graph: the placed graph.
     devices: names of the cluster's devices.
     out: the directory that was written.
+    workers: addresses, as in --workers.
   """
-  lines, page = [f"  {line}" for line in run_lines(graph, devices)], os.path.join(out, "README.md")
+  page = os.path.join(out, "README.md")
+  lines = [f"  {line}" for line in run_lines(graph, devices, workers)]
   if sum(map(len, lines)) > _MOST_ON_SCREEN:  # hundreds of feeds
     lines = [f"  the lines of {page}"]
   return "\n".join([
@@ -57,8 +60,11 @@ def last_lines(graph: ComputationGraph, devices: Sequence[str], out: str) -> str
       f"To look at it: tensorboard --logdir={os.path.join(out, 'tensorboard')}"])
 
 
-def run_lines(graph: ComputationGraph, devices: Sequence[str]) -> List[str]:
+def run_lines(graph: ComputationGraph, devices: Names, workers: Names = ()) -> List[str]:
   """Returns lines of Python that load the placed graph from their directory and run a step.
+
+  Args:
+    graph, devices, workers: see `last_lines`.
 
   Returns:
     The lines; none if the graph has no ops that can run.
@@ -94,14 +100,16 @@ def run_lines(graph: ComputationGraph, devices: Sequence[str]) -> List[str]:
             "threads = tf.train.start_queue_runners(session, coordinator)", *step,
             "coordinator.request_stop()", "coordinator.join(threads)"]
   return ["import numpy as np", "import tensorflow.compat.v1 as tf",
-          "tf.disable_eager_execution()", *load, _session(devices, cpus), *_first(graph, name),
-          *step]
+          "tf.disable_eager_execution()", *load,
+          _session(devices, cpus, workers), *_first(graph, name), *step]
 
 
-def _session(devices: Sequence[str], cpus: int) -> str:
+def _session(devices: Names, cpus: int, workers: Names) -> str:
   """Returns the code that makes a session with the cluster's devices."""
   if any("/job:" in name and "/job:localhost" not in name for name in devices):
-    return 'session = tf.Session("grpc://your_first_worker:2222")'
+    # Workers of "local:N" have ended.
+    known = workers and not workers[0].startswith("local:")
+    return f'session = tf.Session("grpc://{workers[0] if known else "your_first_worker:2222"}")'
   return "session = tf.Session()" if cpus < 2 else (
       f'session = tf.Session(config=tf.ConfigProto(device_count={{"CPU": {cpus}}}))')
 
@@ -154,7 +162,7 @@ def _reading_flags(graph: ComputationGraph) -> str:
 
 
 def readme(
-    graph: ComputationGraph, devices: Sequence[str], graph_spec: str = "GRAPH",
+    graph: ComputationGraph, devices: Names, graph_spec: str = "GRAPH",
     cluster_spec: str = "CLUSTER", **options: Any) -> str:
   """Returns the README.md of a result directory.
 
@@ -171,7 +179,7 @@ def readme(
     return f"# A placed graph of costs\n\n{what}\n\nIt has no ops that run.\n"
   live = graph.origin.format == "concrete_function"
   kind = "meta" if "meta" in name else "" if live or name == "saved_model" else "graph_def"
-  code = "\n".join(run_lines(graph, devices))
+  code = "\n".join(run_lines(graph, devices, options.get("workers", ())))
   # The command runs in the directory, with the graph that is there: replicas are no other file's.
   graph_spec = os.path.abspath(graph_spec) if live and os.path.exists(graph_spec) else (
       graph_spec if live else name)

@@ -14,13 +14,14 @@ Dimensions: N ops of the replicated graph.
 from __future__ import annotations
 
 import dataclasses
+import functools
 from typing import Any, Dict
 
 import numpy as np
 
 from placeto_tf.clusters.cluster import Cluster
-from placeto_tf.costs import OpCosts, estimate_costs, measured_costs
-from placeto_tf.costs.estimate import from_work, work_of
+from placeto_tf.costs import OpCosts, estimate_costs
+from placeto_tf.costs.estimate import work_of
 from placeto_tf.costs.work import OpWork, count_work
 from placeto_tf.graphs.computation_graph import CONTROL
 from placeto_tf.on_use import NodeDef, tf
@@ -49,13 +50,8 @@ def replicated_costs(
   Returns:
     Costs of every op of the replicated graph.
   """
-  graph = replicated.graph
-  if replicated.replicas == 1:
-    return estimate_costs(graph, cluster, source=source)
-  # Read the file first, so that a wrong path is reported at once.
-  measured = None if source == "grappler" else measured_costs.read(source, graph.op_names)
-  costs = from_work(graph, cluster, replicated_work(replicated))
-  return costs if measured is None else measured_costs.apply(graph, cluster, *measured, costs)
+  work = functools.partial(replicated_work, replicated) if replicated.replicas > 1 else None
+  return estimate_costs(replicated.graph, cluster, source=source, work=work)
 
 
 def replicated_work(replicated: ReplicatedGraph) -> OpWork:

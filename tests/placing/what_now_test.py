@@ -131,8 +131,9 @@ def test_the_readmes_command_reads_the_graph_that_was_placed(kind, tmp_path, mon
 
 def test_devices_of_workers_are_reached_through_the_first_of_them(tmp_path):
   graph = placeto.load_graph(_file("pb", tmp_path), batch_size=3, fetches=["y:0"])
-  lines = what_now.run_lines(graph, ("/job:worker/task:0/device:CPU:0",))
-  assert any(line.startswith('session = tf.Session("grpc://') for line in lines)
+  for workers, address in (["host1:2", "host2:2"], "host1:2"), (["local:2"], "your_first_worker"):
+    readme = what_now.readme(graph, ("/job:worker/task:0/device:CPU:0",), workers=workers)
+    assert f'session = tf.Session("grpc://{address}' in readme
 
 
 def test_hundreds_of_feeds_are_in_the_readme_and_not_on_the_screen():
