@@ -10,11 +10,10 @@ The machine must do no other work. --summary computes these files from the measu
 from __future__ import annotations
 
 import os
-import sys
 
 from absl import flags
 
-from placeto_tf.programs import entry_point
+from placeto_tf.programs import entry_point, shared_flags
 
 FLAGS = flags.FLAGS
 
@@ -35,8 +34,7 @@ def main() -> None:
   config = study.StudyConfig.load(FLAGS.study)
   if not FLAGS.summary:
     entry_point.import_tensorflow_quietly()
-    study.run_study(
-        config, FLAGS.out, progress=lambda text: print(text, file=sys.stderr, flush=True))
+    study.run_study(config, FLAGS.out, progress=shared_flags.tell)
   print(results.table(results.summarize(config, FLAGS.out)))
 
 
