@@ -164,8 +164,7 @@ class DeviceFunction:
   def place_missed(self, graph: tf.Graph) -> DeviceReport:
     """Places the ops that the scope missed, before the graph's first run; reports the rest."""
     for name in self.report(graph).missed:
-      device = self._canonical[self._placement[name]]
-      graph.get_operation_by_name(name)._set_device(device)
+      graph.get_operation_by_name(name)._set_device(self._canonical[self._placement[name]])
     return self.report(graph)
 
 

@@ -120,8 +120,7 @@ class NodeWriter:
       how: "sum", "max", "min", "all" or "any".
     """
     if how == "sum":
-      node = self.new(name, "AddN", parts, T=dtype)
-      node.attr["N"].i = len(parts)
+      self.new(name, "AddN", parts, T=dtype).attr["N"].i = len(parts)
       return name
     found = parts[0]
     # Pairwise: maximum and minimum take two inputs.
@@ -246,8 +245,7 @@ class NodeWriter:
       return [tensor]
     inputs = [tensor, self.constant(f"{name}/sizes", list(sizes), INT64),
               self.constant(f"{name}/axis", 0)]
-    split = self.new(name, "SplitV", inputs, T=dtype, Tlen=INT64)
-    split.attr["num_split"].i = len(sizes)
+    self.new(name, "SplitV", inputs, T=dtype, Tlen=INT64).attr["num_split"].i = len(sizes)
     return [tensor_name(name, i) for i in range(len(sizes))]
 
 

@@ -43,19 +43,22 @@ EVALUATIONS_A_SUPERNODE = 0.08
 
 
 def anneal(
-    problem: PlacementProblem, budget: Optional[Budget] = None, seed: int = 0) -> np.ndarray:
+    problem: PlacementProblem, budget: Optional[Budget] = None, seed: int = 0,
+    start: Optional[np.ndarray] = None) -> np.ndarray:
   """Anneals until the budget is used up, from the best placement so far, or the best simple one.
 
   Args:
     problem: evaluates.
     budget: of the search; None allows 10,000 evaluations.
     seed: of moves and acceptance.
+    start: [N] another placement to begin from.
 
   Returns:
     [N] int32, the problem's best placement.
   """
   budget = budget or DEFAULT_BUDGET
-  placement, objective_us = best_start(problem, budget, seed)
+  placement, objective_us = best_start(problem, budget, seed) if start is None else (
+      start, float(problem.evaluate_ops(start).objective_us[0]))
   levels = _levels(problem, problem.search_log.remaining_evaluations(budget))
   return anneal_rounds(
       problem, lambda placement, count: placed_supernodes(problem, placement, count), levels,

@@ -461,7 +461,7 @@ PAGES: Dict[str, Dict[str, Tuple[Make, Dict[str, Text]]]] = {
     "learned_rivals": {
         "learned": (evaluated(
             graphs=("zoo:inception_v3", "family:nmt[24]"), clusters=("k80_placeto:4",),
-            methods=(*KNOWN, "rnn", "hierarchical", "gdp", "placeto"), max_evaluations=6400,
+            methods=(*KNOWN, "rnn", "hierarchical", "gdp", "placeto"), max_evaluations=800,
             seeds=(0, 1)), {"learned": lambda rows, out: "\n\n".join(
                 (tables.step_time_table(rows), tables.reach_table(
                     rows[~rows["method"].isin(KNOWN)], out, "rnn")))})},

@@ -24,6 +24,7 @@ from placeto_tf.search.annealing import anneal
 _SCHEDULE = Schedule()  # of the moves before the first turn
 # Evaluations of the first turn, the growth of turns, and what a gain is worth a turn later.
 _FIRST_TURN, _GROWTH, _FADING = 40, 2, 0.5
+_AFRESH = 1280  # evaluations of the first turn in which annealing begins from the start again
 
 
 def place(
@@ -84,7 +85,9 @@ def search(
 
   Where no single move gains, only worse placements lead to better ones: annealing makes them, and
   the moves improve what it finds. Both begin from the best placement so far. The next turn is of
-  the one whose last turn gained more per evaluation; each turn is longer than the one before.
+  the one whose last turn gained more per evaluation; each turn is longer than the one before. The
+  turn of 1,280 evaluations, and each later turn of annealing, is an annealing from the start: what
+  the moves found can be a valley out of which no annealing of this length leads.
 
   Args:
     problem: evaluates; the result may be its best placement so far.
@@ -110,8 +113,9 @@ def search(
   while not log.exhausted(budget) and (used > 1 or max(gains) > 0):
     before_us, began = log.best_objective_us, log.evaluations
     part = budget.at_most(log, evaluations)
+    anneals |= evaluations == _AFRESH
     if anneals:
-      anneal(problem, part, int(rng.integers(2**31)))
+      anneal(problem, part, int(rng.integers(2**31)), start if evaluations >= _AFRESH else None)
     else:
       factor = 2 ** rng.uniform(-_SCHEDULE.vary, _SCHEDULE.vary)
       move(log.best_known, dataclasses.replace(
@@ -122,7 +126,6 @@ def search(
     gains[anneals] = log.best_objective_us and math.log(
         before_us / log.best_objective_us) / max(1, used)
     gains[not anneals] *= _FADING
-    if gains[anneals] <= gains[not anneals]:
-      anneals = not anneals
+    anneals ^= gains[anneals] <= gains[not anneals]
     evaluations *= _GROWTH
   return best_so_far(problem, start)
