@@ -52,6 +52,12 @@ def test_annealing_ends_near_the_optimum_of_small_graphs(seed, random_problem):
       not problem.search_log.best_fits, result.objective_us * 1.1)
 
 
+def test_annealing_begins_from_a_given_start(make_problem, make_cluster):
+  problem, start = _layered(make_problem, make_cluster), np.arange(24, dtype=np.int32) // 3 % 4
+  anneal(problem, Budget(max_evaluations=1), 0, start)
+  assert problem.search_log.best_known.tolist() == start.tolist()
+
+
 def test_descent_ends_where_no_single_move_improves(random_problem):
   problem = random_problem(8)
   placement, supernodes = single(problem), Supernodes(problem)
