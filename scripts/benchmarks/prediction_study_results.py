@@ -82,6 +82,6 @@ def table(summary: Mapping[str, Mapping[str, Any]]) -> str:
       "best quarter": f"{row['rank_correlation_best_quarter']:.2f}",
       "noise (error, rank)": f"{row.get('noise_error', np.nan):.1%}, "
                              f"{row.get('noise_rank_correlation', np.nan):.2f}",
-      "one worker over best": (
-          f"{(row['single_us'] or np.nan) / (row['best_us'] or np.nan):.2f}x")}
+      "one worker over best": "-" if None in (row["single_us"], row["best_us"]) else (
+          f"{row['single_us'] / row['best_us']:.2f}x")}
       for spec, row in summary.items()]))

@@ -86,7 +86,7 @@ def search(
   Where no single move gains, only worse placements lead to better ones: annealing makes them, and
   the moves improve what it finds. Both begin from the best placement so far. The next turn is of
   the one whose last turn gained more per evaluation; each turn is longer than the one before. The
-  turn of 1,280 evaluations, and each later turn of annealing, is an annealing from the start: what
+  turn of `_AFRESH` evaluations is of annealing, which begins from the start then and later: what
   the moves found can be a valley out of which no annealing of this length leads.
 
   Args:
