@@ -134,7 +134,7 @@ def clock_of_looks(monkeypatch):
 def signal_handlers_kept():
   """For programs that run in this process and set handlers of their own."""
   handlers = {number: signal.getsignal(number)
-              for number in (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)}
+              for number in (signal.SIGALRM, signal.SIGINT, signal.SIGTERM, signal.SIGHUP)}
   yield
   for number, handler in handlers.items():
     signal.signal(number, handler)

@@ -106,8 +106,7 @@ def narrowed_by_pins(
   rows = np.array([int(label) in wanted for label in graph.colocation], dtype=bool)
   narrowed[rows] = False
   # One column per row, written into rows that are all False.
-  columns = [wanted[int(label)][0] for label in graph.colocation[rows]]
-  narrowed[np.flatnonzero(rows), columns] = True
+  narrowed[np.flatnonzero(rows), [wanted[int(label)][0] for label in graph.colocation[rows]]] = True
   return narrowed, said | rows
 
 

@@ -114,11 +114,11 @@ class _Evaluation:
     # Missing or damaged weights are found before the first run.
     for method in map(registry.find, config.methods):
       registry.read_weights(method, config.weights_of(method))
+    # Settings on which all rows depend must not change.
+    outputs.claim(out, config.to_json(), "evaluation", begun=("results.csv",),
+                  growing=("graphs", "clusters", "methods", "seeds", "budgets"))
     for folder in ("placements", "histories"):
       os.makedirs(os.path.join(out, folder), exist_ok=True)
-    # Settings on which all rows depend must not change.
-    outputs.claim(out, config.to_json(), "evaluation",
-                  ("graphs", "clusters", "methods", "seeds", "budgets"))
 
   def rows(self) -> pd.DataFrame:
     """Returns the finished rows, in the order of the configuration."""

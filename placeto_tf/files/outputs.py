@@ -20,6 +20,7 @@ import hashlib
 import json
 import math
 import os
+import pathlib
 import secrets
 import shutil
 import stat
@@ -241,21 +242,26 @@ def make(directory: str) -> None:
 
 
 def claim(
-    directory: str, config: Dict[str, Any], what: str, growing: Sequence[str] = ()) -> None:
+    directory: str, config: Dict[str, Any], what: str, *, begun: Sequence[str],
+    growing: Sequence[str] = ()) -> None:
   """Writes config.json of a run that can be continued, or checks that the directory holds this run.
 
+  The configuration of a run that failed before it had a result is replaced.
+
   Args:
-    directory: of the run.
+    directory: of the run, made unless it exists.
     config: of the run, as JSON has it. Settings that are only in the file are not compared.
     what: the kind of run, for errors.
+    begun: patterns of the results with which a run can be continued.
     growing: settings that may change from run to run.
 
   Raises:
     PlacetoError: the directory holds a run of another configuration.
   """
-  path = os.path.join(directory, "config.json")
-  if not os.path.lexists(path):
-    write_json(path, config)
+  make(directory)
+  path = pathlib.Path(directory, "config.json")
+  if not any(next(path.parent.glob(pattern), None) for pattern in begun):
+    write_json(str(path), config)
     return
   stored = user_files.read_json_object(
       path, what=f"the configuration of the {what}",

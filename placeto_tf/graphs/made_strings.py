@@ -167,8 +167,7 @@ def _bytes(op: tf.Operation, rng: np.random.Generator, index_range: IndexRange) 
   number = next(filter(None, known), _MOST_VALUES)
   kind = np.dtype(dtype.as_numpy_dtype)
   values = rng.integers(0, index_range(output), number) if dtype.is_integer else rng.random(number)
-  order = "<" if op.get_attr("little_endian") else ">"
-  return values.astype(kind.newbyteorder(order)).tobytes()
+  return values.astype(kind.newbyteorder("<" if op.get_attr("little_endian") else ">")).tobytes()
 
 
 def _image(op: tf.Operation, rng: np.random.Generator, index_range: IndexRange) -> bytes:

@@ -62,8 +62,7 @@ class Contraction:
 
     The last nodes come first, so that a chain grows from its end until a cap is reached.
     """
-    num_consumers = np.bincount(self.producers, minlength=self.num_nodes)
-    single = np.flatnonzero(num_consumers == 1)
+    single = np.flatnonzero(np.bincount(self.producers, minlength=self.num_nodes) == 1)
     single = single[np.argsort(-self.rank[single], kind="stable")]
     return single, self.consumers[np.searchsorted(self.producers, single)]
 

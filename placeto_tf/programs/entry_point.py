@@ -8,7 +8,7 @@ import re
 import signal
 import sys
 import tempfile
-from typing import Callable, List
+from typing import Any, Callable, List
 
 from absl import app, flags, logging
 
@@ -68,6 +68,19 @@ def _terminated(number: int, _: object) -> None:
   sys.exit(128 + number)
 
 
+def _raise_again(unraisable: Any) -> None:
+  """Raises what a signal's handler raised once more, where a library's callback swallowed it."""
+  def again(*_: object) -> None:
+    raise unraisable.exc_value
+
+  if not isinstance(unraisable.exc_value, (KeyboardInterrupt, SystemExit)):
+    sys.__unraisablehook__(unraisable)
+    return
+  # Soon after this call, whose own exceptions are swallowed too.
+  signal.signal(signal.SIGALRM, again)
+  signal.setitimer(signal.ITIMER_REAL, 1e-4)
+
+
 def _end(code: int) -> None:
   """Ends the program; discards output that a stream cannot take, which Python would flush again."""
   for stream in (sys.stdout, sys.stderr):
@@ -122,6 +135,7 @@ def run_program(
     number = getattr(signal, name, None)
     if number is not None and signal.getsignal(number) is signal.SIG_DFL:
       signal.signal(number, _terminated)
+  sys.unraisablehook = _raise_again
   try:
     app.run(run, flags_parser=parse)
   except PlacetoError as error:

@@ -227,8 +227,7 @@ class AxisRules:
     return shape
 
   def _value(self, op: int, i: int) -> np.ndarray:
-    tensor = self._flow.inputs[op][i]
-    found = self._flow.value(tensor)
+    found = self._flow.value(self._flow.inputs[op][i])
     if found is None:
       raise NotFollowed("takes an argument that is only known when it runs, so that the batch "
                          "cannot be followed through it")

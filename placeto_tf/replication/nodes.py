@@ -84,8 +84,7 @@ class NodeWriter:
       The name of the constant.
     """
     # A control input puts the constant into the loop or branch of the anchor.
-    waits = [] if anchor is None else [f"^{op_of(anchor)}"]
-    node = self.new(name, "Const", waits, dtype=dtype)
+    node = self.new(name, "Const", [] if anchor is None else [f"^{op_of(anchor)}"], dtype=dtype)
     node.attr["value"].tensor.CopyFrom(
         tf.make_tensor_proto(value, dtype=tf.dtypes.as_dtype(dtype), shape=np.shape(value)))
     return name

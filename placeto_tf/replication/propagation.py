@@ -236,8 +236,7 @@ class _Propagation:
   def run(self) -> Propagated:
     flow = self._flow
     # By depth: most inputs are known before an op is reached.
-    order = [op for op in flow.order if op in self._copied]
-    self._settle(order)
+    self._settle([op for op in flow.order if op in self._copied])
     self._check_loops()
     specs = {op: found or [REPLICATED] * len(self._flow.outputs(op))
              for op, found in self._specs.items()}

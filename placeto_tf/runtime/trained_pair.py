@@ -180,8 +180,7 @@ class TrainedPair:
 
 def _is_generator(graph: ComputationGraph, name: str) -> bool:
   """Returns whether the variable is the state of a random generator."""
-  op = graph.op_index[name]
-  readers = graph.edge_consumers[graph.edge_producers == op].tolist()
+  readers = graph.edge_consumers[graph.edge_producers == graph.op_index[name]].tolist()
   return any(graph.op_types[reader] in op_roles.VARIABLE_RANDOM for reader in readers)
 
 

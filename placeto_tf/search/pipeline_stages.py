@@ -60,8 +60,7 @@ class Stages:
     self.layer = found
     count = int(found.max()) + 1
     # [N0, D] time of each op, with overhead for ops that launch a kernel.
-    kinds = cluster.device_kinds[self._devices]
-    us = costs.compute_us[:, kinds]
+    us = costs.compute_us[:, cluster.device_kinds[self._devices]]
     us = us + cluster.pause_us(us, np.array(self._devices))  # [N0, D]
     # [L, D] each: work of every micro-batch, and work done once a step.
     self._work_us = _by_layer(found, us * repeated[:, None], count)

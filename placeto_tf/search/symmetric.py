@@ -250,8 +250,7 @@ class _Quotient:
     here = np.arange(self._problem.num_devices) == where[:, None]
     allowed = (here[:, :, None] & self._allowed[:, None, :]).reshape(len(where), -1)
     # Ops on a device that they may not use get all pairs.
-    stuck = ~allowed.any(axis=1)
-    allowed[stuck] = True
+    allowed[~allowed.any(axis=1)] = True
     # [N0] labels of the supernodes of one replica.
     own = heavy_edge(replicated.original, self._costs, self._consistent(allowed), count)
     own = np.unique(own, return_inverse=True)[1].reshape(-1)

@@ -7,7 +7,6 @@ trainer writes in between. Files appear when they are complete.
 from __future__ import annotations
 
 import os
-import pathlib
 from typing import Any, Dict, Optional
 
 import numpy as np
@@ -19,8 +18,6 @@ from placeto_tf.files import outputs, user_files
 def claim(root_dir: str, config: Dict[str, Any]) -> None:
   """Makes the directory of a run with this configuration, or checks that it is one.
 
-  The configuration of a run that failed before its first checkpoint is replaced.
-
   Args:
     root_dir: of the run.
     config: as `RunConfig.to_json` gives it.
@@ -28,16 +25,8 @@ def claim(root_dir: str, config: Dict[str, Any]) -> None:
   Raises:
     PlacetoError: the directory holds a run of another configuration.
   """
-  outputs.make(root_dir)
-  root = pathlib.Path(root_dir)
   # train/c* are checkpoints and TensorFlow's list of them. Events alone are of no use to a run.
-  begun = [*root.glob("done.json"), *root.glob("weights"), *root.glob("train/c*")]
-  if not begun:
-    outputs.write_json(str(root / "config.json"), config)
-  elif not os.path.lexists(root / "config.json"):  # these may be of another run
-    raise PlacetoError(f"{str(begun[0])!r} is there, and no config.json of its run; choose another "
-                       "root_dir, or put config.json back")
-  outputs.claim(root_dir, config, "training")
+  outputs.claim(root_dir, config, "training", begun=("done.json", "weights", "train/c*"))
 
 
 def finish(root_dir: str, iterations: int, skipped: int, figures: Dict[str, float]) -> None:

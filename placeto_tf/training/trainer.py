@@ -145,8 +145,7 @@ class Trainer:
     while self.iteration < last:
       self.iteration += 1
       # Specs are sampled here, in the order of updates, whoever collects them.
-      experiences = collecting.collect(learner.weights, learner.specs(self.iteration))
-      learned = self._learn(experiences)
+      learned = self._learn(collecting.collect(learner.weights, learner.specs(self.iteration)))
       # The update was undone: no figures, and no checkpoint of this iteration.
       if not learned:
         continue

@@ -47,8 +47,7 @@ def wavenet(
     value = transformer.dense("hidden", value, channels, tf.nn.relu)
     logits = transformer.dense("logits", value, levels)
     losses = transformer.mean_cross_entropy(logits, labels)
-  loss = tf.identity(losses, name="loss")
-  return Model(loss=loss, feeds=(audio, labels))
+  return Model(loss=tf.identity(losses, name="loss"), feeds=(audio, labels))
 
 
 def _gated(value: tf.Tensor, dilation: int) -> tf.Tensor:

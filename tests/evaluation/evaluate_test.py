@@ -55,6 +55,13 @@ def test_an_interrupted_run_goes_on_where_it_stopped(config, tmp_path):
   pd.testing.assert_frame_equal(evaluate(config, out, progress=interrupt), rows)
 
 
+def test_a_first_run_that_fails_leaves_nothing_in_the_way_of_another(config, tmp_path):
+  out = str(tmp_path / "out")
+  with pytest.raises(PlacetoError, match="missing.meta"):
+    evaluate(dataclasses.replace(config, graphs=("missing.meta",), max_evaluations=20), out)
+  assert len(evaluate(config, out)) == 4
+
+
 def test_every_search_begins_at_the_given_start_which_counts_as_one_evaluation(config, tmp_path):
   searches = ("annealing", "local_search", "placeto",
               "placeto_untrained", "placeto_uniform")

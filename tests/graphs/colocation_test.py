@@ -14,15 +14,13 @@ def mates(graph, name):
 
 def test_a_resource_variable_is_with_its_readers_and_writers_but_not_with_its_values(
     training_graph):
-  graph = load_graph(training_graph.meta_graph, batch_size=32)
-  together = mates(graph, "w")
+  together = mates(load_graph(training_graph.meta_graph, batch_size=32), "w")
   assert {"MatMul/ReadVariableOp", "train/update_w/ResourceApplyMomentum", "w/Momentum"} <= together
   assert "MatMul" not in together and "b" not in together
 
 
 def test_a_reference_variable_is_with_what_assigns_it(training_graph):
-  graph = load_graph(training_graph.meta_graph, batch_size=32)
-  together = mates(graph, "b")
+  together = mates(load_graph(training_graph.meta_graph, batch_size=32), "b")
   assert {"b/read", "b/Momentum", "train/update_b/ApplyMomentum"} <= together
   assert "y" not in together
 

@@ -97,8 +97,7 @@ def test_the_report_names_ops_that_the_placement_lacks():
 
 def test_a_colocation_with_an_op_that_is_gone_is_not_written_back(tmp_path):
   with tf.Graph().as_default() as graph:
-    a = tf.constant([1.0, 2.0], name="a")
-    tf.square(a, name="b")
+    tf.square(tf.constant([1.0, 2.0], name="a"), name="b")
   graph_def = graph.as_graph_def()
   for node in graph_def.node:
     node.attr["_class"].list.s.extend([b"loc:@folded_away", b"loc:@a"])

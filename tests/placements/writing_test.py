@@ -95,8 +95,7 @@ def test_function_calls_come_out_inlined_and_placed(suffix, tmp_path):
   placement = Placement.from_indices(graph, Cluster.parse("cpu:2"), indices[graph.colocation])
   written = load_graph(write_placed(graph, placement, str(tmp_path))).source.proto
   assert placement.apply(proto) == written
-  placed = written.graph_def if suffix == ".meta" else written
-  found, devices = _run(placed)
+  found, devices = _run(written.graph_def if suffix == ".meta" else written)
   np.testing.assert_array_equal(found, _run(meta_graph.graph_def)[0])
   ran = [op for op in graph.op_names if op in devices]
   assert sum("/while/" in op for op in ran) > 20

@@ -46,8 +46,7 @@ def test_evaluations_are_limited_for_all_together(seed, evaluations, random_prob
   placement = log.best_known
   assert problem.search_log.evaluations <= evaluations
   assert sum(row.evaluations for row in log.method_runs) == problem.search_log.evaluations
-  ops = np.arange(problem.graph.num_ops)
-  assert problem.allowed_ops[ops, placement].all()
+  assert problem.allowed_ops[np.arange(problem.graph.num_ops), placement].all()
   assert (placement == placement[problem.graph.colocation]).all()
 
 

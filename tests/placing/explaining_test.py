@@ -10,18 +10,18 @@ from placeto_tf.placing.explaining import explain
 from placeto_tf.simulation import Simulator
 
 
-def _explain(compute_us, edges, output_bytes, placement, overhead=0.0, devices=2, latency=0.0):
+def _explain(compute_us, edges, output_bytes, placement, overhead=0.0, devices=2, latency=0.0,
+             executions=None, overlapped=False):
   n = len(compute_us)
   cluster = Cluster(
       tuple(Device(f"/GPU:{i}", "GPU", 10**12) for i in range(devices)),
       np.full((devices, devices), 10.0), np.full((devices, devices), latency),
-      overhead, bus_gap_us=5.0)
+      overhead, bus_gap_us=5.0, overlapped_launches=overlapped)
   graph = ComputationGraph.from_edges(
       [f"op{i}" for i in range(n)], ["Op"] * n, [1] * n, [(a, 0, b) for a, b in edges])
   costs = OpCosts(np.array(compute_us, float)[:, None], np.array(output_bytes, float),
-                  np.zeros(n), np.zeros(n))
-  simulated = Simulator(graph, costs, cluster).simulate(np.array(placement, np.int32))
-  return explain(graph, simulated)
+                  np.zeros(n), np.zeros(n), executions=executions)
+  return explain(graph, Simulator(graph, costs, cluster).simulate(np.array(placement, np.int32)))
 
 
 def test_a_chain_on_two_devices_is_compute_and_a_transfer():
@@ -43,6 +43,14 @@ def test_an_op_that_waits_for_its_device_is_bound_by_what_ran_there():
   assert found.step_time_us == 80
   assert found.compute_us == {"GPU:0": 60} and found.launches_us == 20
   assert str(found).startswith("75 % compute of GPU:0, 25 % launches")
+
+
+@pytest.mark.parametrize("overlapped, op_us, launches_us", [
+    (False, 100.0, 20.0), (True, 100.0, 0.0), (True, 22.0, 22.0)])
+def test_launches_between_rounds_of_a_loop_are_launches(overlapped, op_us, launches_us):
+  """11 rounds with 2 us a launch; where kernels and launches overlap, the longer one counts."""
+  found = _explain([op_us], [], [0], [0], overhead=2.0, executions=[11], overlapped=overlapped)
+  assert found.launches_us == launches_us and sum(found.compute_us.values()) == op_us - launches_us
 
 
 def test_a_transfer_takes_from_the_end_of_its_producer_with_its_wait_for_the_bus():

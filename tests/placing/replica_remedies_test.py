@@ -66,8 +66,7 @@ def test_the_optimizer_of_several_workers_is_replaced_by_its_inner_one():
 
 
 def test_a_batch_is_put_into_the_first_dimension():
-  columns = _graph(None, tf.transpose, [4, None])
-  said = sentence(_replicas, columns, feed_shapes={"x": (4, 8)})
+  said = sentence(_replicas, _graph(None, tf.transpose, [4, None]), feed_shapes={"x": (4, 8)})
   assert "put the batch into the first dimension of the feeds" in said
   assert _replicas(_graph(None), feed_shapes={"x": (8, 4)}).replicas == 2
 

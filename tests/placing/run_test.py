@@ -53,8 +53,7 @@ def test_the_placement_says_what_was_found(automatic):
   assert placement.step_time_us == automatic.step_time_us
   assert placement.baselines["single"]["step_time_us"] == (
       automatic.baselines["single"].step_time_us)
-  again = placement.indices(automatic.graph, automatic.cluster)
-  assert (again == automatic.indices).all()
+  assert (placement.indices(automatic.graph, automatic.cluster) == automatic.indices).all()
 
 
 def test_one_method_runs_after_the_baselines(graph):

@@ -98,8 +98,7 @@ def test_what_if_is_the_step_of_the_changed_placement(small, free):
   assert before_us == free.step_time_us < after_us
   assert "embedding/table" in found.moved and "times as long" in str(found)
   assert found.before.compute_us.keys() != found.after.compute_us.keys()
-  full = free.what_if({".*table.*": "/GPU:1"})
-  assert full.fits
+  assert free.what_if({".*table.*": "/GPU:1"}).fits
   with pytest.raises(PlacementError, match="matches none"):
     free.what_if({"nothing": "/CPU:0"})
   with pytest.raises(PlacementError, match="expected one of /GPU:0"):

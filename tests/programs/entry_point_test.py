@@ -1,9 +1,11 @@
 """How programs end, and what they show."""
 
+import ctypes
 import os
 import signal
 import subprocess
 import sys
+import time
 
 import pytest
 
@@ -18,6 +20,7 @@ def _ended(monkeypatch, main):
   """The exit code of a program."""
   monkeypatch.setattr("sys.argv", ["program.py"])
   monkeypatch.setenv(FOR_A_SHELL, "")  # set by the program, and put back after the test
+  monkeypatch.setattr("sys.unraisablehook", sys.unraisablehook)
   with pytest.raises(SystemExit) as exited:
     entry_point.run_program(main)
   return exited.value.code
@@ -38,6 +41,18 @@ def test_a_signal_ends_the_program_after_it_has_tidied_up(monkeypatch, capsys, n
 
   assert _ended(monkeypatch, main) == code and tidied == [number]
   assert capsys.readouterr().err.strip() == said
+
+
+@pytest.mark.parametrize("number, code", [(signal.SIGINT, 130), (signal.SIGTERM, 143)])
+def test_what_a_callback_swallows_is_raised_again(monkeypatch, number, code):
+
+  @ctypes.CFUNCTYPE(None)
+  def callback():
+    os.kill(os.getpid(), number)
+    for _ in range(1000):
+      pass
+
+  assert _ended(monkeypatch, lambda: (callback(), time.sleep(60))) == code
 
 
 def test_an_error_without_a_signal_stays_one(monkeypatch, capsys):

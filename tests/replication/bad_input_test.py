@@ -25,8 +25,7 @@ def training():
 
 
 def linear(x):
-  w = tf.compat.v1.get_variable("w", [5, 3], use_resource=True)
-  return x @ w
+  return x @ tf.compat.v1.get_variable("w", [5, 3], use_resource=True)
 
 
 def refused(graph, *words, replicas=2):

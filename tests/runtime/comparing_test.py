@@ -75,8 +75,7 @@ def test_a_fault_in_16_bits_is_caught_and_roundings_are_none(monkeypatch, dtype,
   plant(monkeypatch, *{
       "none": ("_reduce", "Sum", Partial("sum")), "mask": ("_reduce", "Sum", Replicated()),
       "mean": ("_contract", "MatMul", Partial("sum", 1.0))}[fault])
-  part = source.part(2)
-  replicated = replicate(part, 2, whole=source.graph)
+  replicated = replicate(source.part(2), 2, whole=source.graph)
   if not double:  # as where an op has no kernel for it
     monkeypatch.setattr(trained_pair, "check_memory", in_single_precision_alone)
   if fault == "none":

@@ -26,8 +26,7 @@ def test_variables_that_hold_rounding_alone_are_said_and_not_in_the_difference()
     loss = tf.reduce_mean(tf.tanh(hidden) ** 2)
     kept = tf.compat.v1.get_variable("kept", initializer=[1.0, 1.0, 1.0, 1.0], trainable=False)
     step = tf.compat.v1.train.GradientDescentOptimizer(0.1).minimize(loss)
-    gradient = tf.gradients(loss, [bias])[0]
-    tf.group(step, tf.compat.v1.assign(kept, gradient), name="train")
+    tf.group(step, tf.compat.v1.assign(kept, tf.gradients(loss, [bias])[0]), name="train")
   source = ReplicaSource(graph, {"fetches": ["train", loss.name], "batch_size": BATCH})
   found = compare_training(source.graph, source.replicas(2))
   assert found.checked and found.untold == 2, found

@@ -95,8 +95,7 @@ def test_results_that_no_earlier_run_wrote_and_inputs_are_never_written_over(
 
 def assert_one_sentence(done, culprit):
   assert done.code == 2, (done.out, done.err)
-  last = done.err.strip().splitlines()[-1]
-  assert culprit in last
+  assert culprit in done.err.strip().splitlines()[-1]
   assert "Traceback" not in done.err + done.out
 
 

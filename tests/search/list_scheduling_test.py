@@ -37,8 +37,7 @@ def late_fixture(make_cluster):
 
 def _fork(make_problem, **fields):
   """Op 0 sends one tensor each to 1 and 2: outputs 0 and 1 of 500 bytes take 5 us each."""
-  problem = make_problem([10.0] * 3, [(0, 1), (0, 2)], [500] * 3, **fields)
-  return problem
+  return make_problem([10.0] * 3, [(0, 1), (0, 2)], [500] * 3, **fields)
 
 
 def test_with_links_a_tensor_is_sent_once(make_problem, late):
@@ -121,8 +120,7 @@ def test_upward_ranks_by_hand(make_problem, late):
 
 def test_m_etf_starts_each_op_as_early_as_it_can(make_problem):
   # 0 and 1 start at once on one device each; 2 follows 0 there because a transfer takes longer.
-  problem = make_problem([10.0, 8.0, 5.0], [(0, 2)], [1000] * 3)
-  found = m_etf(problem).tolist()
+  found = m_etf(make_problem([10.0, 8.0, 5.0], [(0, 2)], [1000] * 3)).tolist()
   assert found[0] != found[1] and found[2] == found[0]
 
 

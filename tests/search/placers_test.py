@@ -9,8 +9,7 @@ from placeto_tf.search import PLACERS
 
 def _check_placement(problem, placement):
   assert placement.shape == (problem.graph.num_ops,) and placement.dtype == np.int32
-  ops = np.arange(problem.graph.num_ops)
-  assert problem.allowed_ops[ops, placement].all()
+  assert problem.allowed_ops[np.arange(problem.graph.num_ops), placement].all()
   assert (placement == placement[problem.graph.colocation]).all()
 
 

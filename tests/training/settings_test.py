@@ -57,8 +57,7 @@ def test_values_are_parsed_by_their_annotations():
 
 
 def test_the_last_parts_of_a_name_are_enough_where_they_are_one_fields():
-  config = dataclasses.replace(CONFIG, teacher=None)
-  assert settings.changed(config, ["width=3"]).network.width == 3
+  assert settings.changed(dataclasses.replace(CONFIG, teacher=None), ["width=3"]).network.width == 3
   with pytest.raises(PlacetoError, match="may be network.width or teacher.width"):
     settings.changed(CONFIG, ["width=3"])
 

@@ -50,8 +50,7 @@ def test_builds_are_equal_also_after_keras_was_seeded_and_leave_its_seed_alone(r
     utils.set_random_seed(1)
     again = zoo.build("resnet50:batch=2:image=32")
     assert again.graph.as_graph_def() == resnet.graph.as_graph_def()
-    sampled = holder.generator.random()
-    assert sampled == random.Random(1).random()
+    assert holder.generator.random() == random.Random(1).random()
   finally:
     holder.generator = generator
     random.setstate(before[0])

@@ -156,8 +156,7 @@ class Parts:
     Returns:
       [B, U] int32 devices.
     """
-    wanted = np.take_along_axis(devices, groups, axis=1)
-    return self._nearest[np.arange(len(self.movable)), wanted]
+    return self._nearest[np.arange(len(self.movable)), np.take_along_axis(devices, groups, axis=1)]
 
 
 def sample(rng: np.random.Generator, log_probs: np.ndarray, count: int) -> np.ndarray:

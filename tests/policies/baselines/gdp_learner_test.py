@@ -75,8 +75,7 @@ def test_graphs_count_alike_whatever_their_size_and_each_by_its_own_rewards(lear
 
 def test_the_bonus_is_the_mean_entropy_of_a_node(learner):
   learner._agent.entropy_coefficient.assign(0.0)
-  config = PpoConfig(epochs=1, entropy=0.5)
-  other = GdpLearner(learner.policy, config)
+  other = GdpLearner(learner.policy, PpoConfig(epochs=1, entropy=0.5))
   p = tf.nn.softmax(learner.policy.logits(0)).numpy()[:, :3]
   loss = other.learn([played(other, 0, [-2.0, -2.0])], 0.0)["loss"]
   assert loss == pytest.approx(0.5 * (p * np.log(p)).sum(axis=1).mean(), rel=1e-4)

@@ -55,8 +55,7 @@ def test_a_unit_with_one_device_to_go_to_is_in_no_group_and_goes_there():
   assert (features[0, 1] == 0).all()  # what is alone in group 1 is not in it
   assert allowed[0].tolist() == [[True, True, False], [True, False, False],
                                         [True, True, False]]
-  placed = parts.placements(groups, np.array([[1, 0, 0]], dtype=np.int32))
-  assert placed.tolist() == [[1, 2, 1, 0]]
+  assert parts.placements(groups, np.array([[1, 0, 0]], dtype=np.int32)).tolist() == [[1, 2, 1, 0]]
 
 
 def test_ops_that_must_share_a_device_are_one_unit():

@@ -51,8 +51,7 @@ def test_the_walk_goes_down_one_branch_after_the_other():
   assert sorted(number) == list(range(7))
   for branch in ([1, 2], [3, 4]):
     assert abs(number[branch[0]] - number[branch[1]]) == 1
-  cycle = op_features.walk_numbers(np.array([0, 1]), np.array([1, 0]), 3)
-  assert sorted(cycle) == [0, 1, 2]
+  assert sorted(op_features.walk_numbers(np.array([0, 1]), np.array([1, 0]), 3)) == [0, 1, 2]
 
 
 def test_waves_tell_near_numbers_apart_and_close_the_circle():
