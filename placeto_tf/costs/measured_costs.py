@@ -39,7 +39,6 @@ Dimensions: N ops, K device kinds, O outputs of all ops together.
 from __future__ import annotations
 
 import dataclasses
-import re
 from typing import TYPE_CHECKING, Collection, Dict, List, Mapping, Optional, Sequence, Tuple
 
 import numpy as np
@@ -51,12 +50,10 @@ from placeto_tf.costs.op_costs import OpCosts
 from placeto_tf.errors import CostError, counted, listed
 from placeto_tf.files import user_files
 from placeto_tf.graphs.computation_graph import ComputationGraph
+from placeto_tf.graphs.tensor_names import copy_of
 
 if TYPE_CHECKING:
   from tensorflow.core.grappler.costs import op_performance_data_pb2 as protos
-
-# replica_r/op, as `replication.naming` names copies; numbers follow names that were taken.
-_COPY = re.compile(r"replica_(\d+)(?:_\d+)?/(?:whole_batch(?:_\d+)?/)?(.+)")
 
 
 @dataclasses.dataclass
@@ -132,14 +129,14 @@ def read(path: str, op_names: Collection[str]) -> Tuple[Dict[str, List[Measureme
   except CostError as error:
     raise CostError(f"{path}: {error}") from None
   ours = {name: found[name] for name in op_names if name in found}
-  copies = [copy for copy in map(_COPY.fullmatch, op_names) if copy and copy[2] in found]
-  if any(copy[0] in ours for copy in copies):  # the file is of the replicated graph
-    copies = []
-  ours.update((copy[0], found[copy[2]]) for copy in copies)
+  copies = {name: copy for name in op_names if (copy := copy_of(name)) and copy[1] in found}
+  if ours.keys() & copies:  # the file is of the replicated graph
+    copies = {}
+  ours.update((name, found[original]) for name, (_, original) in copies.items())
   if not ours:
     raise CostError(f"the costs file {path!r} names no op of the graph; expected an "
                     "OpPerformanceList of this very graph")
-  return ours, 1 + max((int(copy[1]) for copy in copies), default=0)
+  return ours, 1 + max((replica for replica, _ in copies.values()), default=0)
 
 
 def of_op_performances(performances: protos.OpPerformanceList) -> Dict[str, List[Measurement]]:

@@ -2,12 +2,15 @@
 
 from __future__ import annotations
 
-from typing import List, Set, Tuple
+import re
+from typing import List, Optional, Set, Tuple
 
 from placeto_tf.graphs.computation_graph import CONTROL
 from placeto_tf.on_use import NodeDef
 
 Tensor = Tuple[str, int]  # op name and output port
+# As `replication.naming` names copies; numbers follow names that were taken.
+_COPY = re.compile(r"replica_(\d+)(?:_\d+)?/(?:whole_batch(?:_\d+)?/)?(.+)")
 
 
 def parse(text: str) -> Tensor:
@@ -44,6 +47,12 @@ def fresh(name: str, taken: Set[str]) -> str:
     found = f"{name}_{count}"
   taken.add(found)
   return found
+
+
+def copy_of(name: str) -> Optional[Tuple[int, str]]:
+  """Returns (replica, name in the original graph) of an op that is a replica's copy, else None."""
+  found = _COPY.fullmatch(name)
+  return found and (int(found[1]), found[2])
 
 
 def data_inputs(node: NodeDef) -> List[str]:

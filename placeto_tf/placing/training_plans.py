@@ -17,6 +17,7 @@ from placeto_tf.costs import estimate_costs
 from placeto_tf.costs.op_costs import OpCosts
 from placeto_tf.errors import ClusterError, GraphError, PlacementError, counted, listed
 from placeto_tf.graphs import ComputationGraph, analysis_graph_def, keras_models, load_graph
+from placeto_tf.graphs.tensor_names import copy_of
 from placeto_tf.on_use import ConcreteFunction, keras, tf
 from placeto_tf.placements import Placement, keras_batches, place_function, traced_steps
 from placeto_tf.placements.following import placed_alike
@@ -35,7 +36,6 @@ from placeto_tf.replication.reloading import check_shapes
 from placeto_tf.replication.slicing import table_names
 from placeto_tf.simulation import SimulationResult, Simulator, timeline
 
-_FIRST = "replica_0/"  # begins the names of replica 0's ops
 _ENOUGH = 0.9  # least share of ops with known names in another trace of the same step
 _OF_PLACE = ("root_dir", "progress")  # options of `place()` that no `PlacingConfig` has
 
@@ -475,5 +475,5 @@ def graph_of(step: TracedStep, function: ConcreteFunction, shapes: Shapes) -> Co
 def of_first_replica(placement: Placement) -> Placement:
   """Returns the devices for a whole batch: of ops that replicas share, and of replica 0."""
   return dataclasses.replace(placement, replicas=1, op_devices={
-      op[len(_FIRST):] if op.startswith(_FIRST) else op: device
+      copy[1] if (copy := copy_of(op)) and copy[0] == 0 else op: device
       for op, device in placement.items()})

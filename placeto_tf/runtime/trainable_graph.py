@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import collections
 import math
-import re
 import time
 import zlib
 from typing import Dict, Iterable, List, Mapping, Sequence, Set, Tuple
@@ -16,7 +15,7 @@ from placeto_tf.graphs.captures import captures_of, resource_captures
 from placeto_tf.graphs.computation_graph import ComputationGraph
 from placeto_tf.graphs.loops import SWITCH
 from placeto_tf.graphs.op_defs import registered_op_def
-from placeto_tf.graphs.tensor_names import control_inputs, data_inputs, parse
+from placeto_tf.graphs.tensor_names import control_inputs, copy_of, data_inputs, parse
 from placeto_tf.graphs.traversal import reachable
 from placeto_tf.graphs.variables import fills, initializers
 from placeto_tf.on_use import GraphDef, NodeDef, tf
@@ -24,7 +23,6 @@ from placeto_tf.ops import types_with
 from placeto_tf.replication import op_roles
 from placeto_tf.replication.reloading import frozen
 
-_REPLICA = re.compile(r"^replica_\d+(_\d+)?/")
 _LONG_S = 1e6  # as long as no limit
 # The usual and the other fixed numbers. A step that drops values with some probability drops none
 # of them with one number, and all of them with the other.
@@ -338,7 +336,7 @@ def _fixed_random(graph_def: GraphDef, name: str, kind: str, dtype: int, after: 
     node.attr["dtype"].type = dtype
   value.attr["T"].type = dtype
   # A different number for each op, so that an exchange of two random ops would show.
-  part = (zlib.crc32(_REPLICA.sub("", name).encode()) % 1000) / 1e5
+  part = (zlib.crc32((copy[1] if (copy := copy_of(name)) else name).encode()) % 1000) / 1e5
   share.attr["value"].tensor.CopyFrom(
       tf.make_tensor_proto(part, dtype=tf.dtypes.as_dtype(dtype), shape=()))
   read.input.insert(0, handle.name)
