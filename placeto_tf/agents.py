@@ -189,7 +189,8 @@ def train(
     warm_start: "pretrained", or the directory of the initial weights of a new run.
     settings: field=value each, as for --set.
     ray, actors: see `scripts/train.py`.
-    progress: called with the iteration and its figures.
+    progress: called with the iteration and its figures, and before the first with 0 and
+      {"problems": the number of problems made so far}.
     **fields: further fields of the configuration, such as `clusters`, `iterations` and `timing`.
 
   Returns:

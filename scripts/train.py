@@ -98,6 +98,10 @@ def main() -> None:
             file=sys.stderr, flush=True)
 
     def show(iteration: int, figures: Mapping[str, float]) -> None:
+      if not iteration:
+        if figures["problems"] % 10 == 0:
+          bar.write(f"{figures['problems']} problems made.", file=sys.stderr)
+        return
       # The first call; `bar.n` counts nothing where the bar is not shown.
       if bar.desc != "training" and iteration - 1 > figures.get("skipped", 0):
         bar.write(f"The run goes on after iteration {iteration - 1}.", file=sys.stderr)

@@ -132,7 +132,7 @@ def with_starts(
 def make_problems(
     graphs: Sequence[str], clusters: Sequence[str], *, lists: bool = False,
     timing: Timing = SIMULATED, workers: Sequence[str] = (), **options: Any
-) -> List[StartedProblem]:
+) -> Iterator[StartedProblem]:
   """Makes every graph on its clusters, and the starts of each.
 
   Args:
@@ -141,11 +141,11 @@ def make_problems(
     timing, workers: see `timing.timed`.
     **options: of `named_problems`.
 
-  Returns:
+  Yields:
     The problems with their starts, graph after graph.
   """
-  return [with_starts(timed(problem, timing, workers=workers), name, lists=lists)
-          for name, problem in named_problems(graphs, clusters, **options)]
+  for name, problem in named_problems(graphs, clusters, **options):
+    yield with_starts(timed(problem, timing, workers=workers), name, lists=lists)
 
 
 def named_problems(

@@ -67,8 +67,7 @@ class _EarliestFirst:
   def push(self, op: int) -> None:
     """Adds the op, whose producers are placed, to the heap of each of its candidate devices."""
     for d in self._schedule.candidates(op):
-      ready = self._schedule.data_ready_us(op, d)
-      heapq.heappush(self._waiting[d], (ready, -self._ranks[op], op))
+      heapq.heappush(self._waiting[d], (self._schedule.data_ready_us(op, d), -self._ranks[op], op))
 
   def pop(self) -> Tuple[int, int, float]:
     """Returns the op and device that can start first, and the start; ties by rank, then device."""
@@ -77,8 +76,7 @@ class _EarliestFirst:
       best = None
       # The least (start, -rank, device, op) over the heads of all devices.
       for d in range(len(schedule.devices)):
-        free = schedule.devices[d].end_us
-        found = self._head(d, free)
+        found = self._head(d, schedule.devices[d].end_us)
         if found is None:
           continue
         start, op = found

@@ -8,7 +8,8 @@ spec alone, so the number of collectors, and their earlier work, make no differe
 from __future__ import annotations
 
 import dataclasses
-from typing import Any, Dict, List, Optional, Sequence
+import itertools
+from typing import Any, Callable, Dict, Iterator, List, Optional, Sequence
 
 import numpy as np
 import tensorflow as tf
@@ -54,7 +55,7 @@ class Learner:
 
   def __init__(
       self, config: Any, root_dir: str, *, problems: Optional[Sequence[Any]] = None,
-      held_out: Sequence[Any] = ()):
+      held_out: Sequence[Any] = (), progress: Callable[[int, Any], None] = lambda *_: None):
     """Makes the problems that `config` names, unless `problems` and `held_out` are given.
 
     Args:
@@ -62,27 +63,35 @@ class Learner:
       root_dir: of the run.
       problems: problems to train on, instead of those that `config` names.
       held_out: held-out problems, on which the policy is evaluated; only with `problems`.
+      progress: called with 0 and {"problems": the number of problems made so far}.
 
     Raises:
       PlacetoError: a graph or cluster is wrong, or there is no problem to train on.
     """
     self.config, self.root_dir = config, root_dir
+    numbers = itertools.count(1)
+
+    def made(graphs: Sequence[str], clusters: Sequence[str]) -> Iterator[Any]:
+      for problem in self.make_problems(graphs, clusters):
+        progress(0, {"problems": next(numbers)})
+        yield problem
+
     if problems is None:
-      problems = self.make_problems(config.graphs, config.clusters)
-      held_out = self.make_problems(config.held_out, (config.watch_cluster,))
+      problems = list(made(config.graphs, config.clusters))
+      held_out = list(made(config.held_out, (config.watch_cluster,)))
     if not problems:
       raise PlacetoError("there is no problem to train on; give graphs and clusters")
     self.problems, self.num_training = [*problems, *held_out], len(problems)
     self.rng = np.random.default_rng(config.seed)
 
-  def make_problems(self, graphs: Sequence[str], clusters: Sequence[str]) -> Sequence[Any]:
+  def make_problems(self, graphs: Sequence[str], clusters: Sequence[str]) -> Iterator[Any]:
     """Makes a problem for each graph on each of its clusters.
 
     Args:
       graphs: specs of graphs.
       clusters: specs of clusters.
 
-    Returns:
+    Yields:
       The problems, graph after graph.
     """
     raise NotImplementedError

@@ -40,7 +40,7 @@ def train(
     config: of the run.
     root_dir: of the run.
     warm_start: directory of the initial weights of a new run.
-    progress: called with the iteration and its figures.
+    progress: see `agents.train`.
     ray: where actors collect, see `executors.executor_at`; None collects in this process.
     actors: number of actors; by default one for each core of Ray's; only with `ray`.
 
@@ -59,7 +59,7 @@ def train(
     if figures is not None:
       return figures
     with executor_at(ray) as executor:  # before problems are made, which may take minutes
-      trainer = Trainer(make, config, root_dir, warm_start=warm_start)
+      trainer = Trainer(make, config, root_dir, warm_start=warm_start, progress=progress)
       return trainer.run(progress=progress, executor=executor, actors=actors)
 
 

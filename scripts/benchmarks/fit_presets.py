@@ -353,8 +353,7 @@ def compared(records: pd.DataFrame) -> Tuple[
   found = steps[names].assign(fitted=speeds(steps, scales), **{
       f"without its {' and '.join(by)}": held_out(steps, by)
       for by in (["model", "card"], ["card"], ["source"])})
-  half_found = half_steps[names].assign(mixed=speeds(half_steps, scales))
-  return tables, scales, found, half_found
+  return tables, scales, found, half_steps[names].assign(mixed=speeds(half_steps, scales))
 
 
 def main() -> None:

@@ -120,8 +120,7 @@ def dlrm(
   for _ in range(3):
     crossed = keras_rs.layers.FeatureCross(projection_dim=512)(together, crossed)
   hidden = dense(1024, 1024, 512, 256)(keras.layers.Concatenate()([products, crossed]))
-  clicks = keras.layers.Dense(1, "sigmoid")(hidden)
-  model = keras.Model(inputs, clicks)
+  model = keras.Model(inputs, keras.layers.Dense(1, "sigmoid")(hidden))
   model.compile("adagrad", "binary_crossentropy", metrics=["auc"])
   return model, ({
       "numbers": _spec("float32", batch, 13),

@@ -174,8 +174,7 @@ def choose_placements(
     seen: Sequence[np.ndarray] = (),
 ) -> List[Tuple[str, np.ndarray]]:
   """(kind, [N] int32) of each placement of the study; none but the simple ones was seen before."""
-  allowed = offered_devices(graph, cluster, costs)
-  grouping = group_ops(graph, costs, allowed, max_groups=128)
+  grouping = group_ops(graph, costs, offered_devices(graph, cluster, costs), max_groups=128)
   problem = PlacementProblem(graph, costs, cluster, grouping)
   rng = np.random.default_rng(config.seed)
   budget = Budget(max_seconds=config.search_seconds)

@@ -61,7 +61,7 @@ def test_kinds_are_what_they_say():
 
 
 def test_training_makes_them_with_their_own_clusters():
-  made = problems.make_problems(["made:tasks[0:2]"], ("k80:4", "k80:2"))
+  made = list(problems.make_problems(["made:tasks[0:2]"], ("k80:4", "k80:2")))
   assert [each.name for each in made] == ["made:tasks[0]", "made:tasks[1]"]
   assert all(each.starts.shape[1] == each.problem.num_groups for each in made)
 

@@ -15,7 +15,7 @@ from __future__ import annotations
 
 import dataclasses
 import functools
-from typing import Any, Dict, List, Optional, Sequence
+from typing import Any, Dict, Iterator, List, Optional, Sequence
 
 import numpy as np
 
@@ -120,17 +120,17 @@ class GdpTraining(Learner):
     self.collector = functools.partial(SampleCollector, config.network, config.training)
 
   def make_problems(
-      self, graphs: Sequence[str], clusters: Sequence[str]) -> List[PlacementProblem]:
+      self, graphs: Sequence[str], clusters: Sequence[str]) -> Iterator[PlacementProblem]:
     """Makes every graph on its clusters, ungrouped.
 
     Args:
       graphs, clusters: as `named_problems` takes them.
 
-    Returns:
+    Yields:
       The problems, graph after graph.
     """
-    return [node_problem(problem) for _, problem in named_problems(
-        graphs, clusters, seed=self.config.seed, num_threads=1)]
+    return (node_problem(problem) for _, problem in named_problems(
+        graphs, clusters, seed=self.config.seed, num_threads=1))
 
   def portable(self, num_threads: Optional[int]) -> List[PlacementProblem]:
     """See the base class; the simulators have one thread each anyway."""

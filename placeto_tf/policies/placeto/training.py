@@ -19,7 +19,7 @@ import dataclasses
 import functools
 import math
 import os
-from typing import Any, Dict, List, Optional, Sequence, Tuple
+from typing import Any, Dict, Iterator, List, Optional, Sequence, Tuple
 
 import numpy as np
 
@@ -163,14 +163,14 @@ class PlacetoTraining(Learner):
     self.collector = functools.partial(EpisodeCollector, config)
 
   def make_problems(
-      self, graphs: Sequence[str], clusters: Sequence[str]) -> Sequence[StartedProblem]:
+      self, graphs: Sequence[str], clusters: Sequence[str]) -> Iterator[StartedProblem]:
     """Makes every graph on its clusters; see the base class.
 
     Args:
       graphs: names, as `load_graph` takes them.
       clusters: as `Cluster.parse` takes them, or "random[3]".
 
-    Returns:
+    Yields:
       The problems with their starts.
     """
     config = self.config

@@ -21,7 +21,7 @@ from __future__ import annotations
 import dataclasses
 import functools
 import os
-from typing import Any, Dict, List, Optional, Sequence
+from typing import Any, Dict, Iterator, List, Optional, Sequence
 
 import numpy as np
 
@@ -101,14 +101,14 @@ class PublishedTraining(Learner):
         seed=config.seed)
 
   def make_problems(
-      self, graphs: Sequence[str], clusters: Sequence[str]) -> List[StartedProblem]:
+      self, graphs: Sequence[str], clusters: Sequence[str]) -> Iterator[StartedProblem]:
     """Makes every graph on every cluster, with its given start; see the base class.
 
     Args:
       graphs: names, as `load_graph` takes them.
       clusters: as `Cluster.parse` takes them.
 
-    Returns:
+    Yields:
       The problems, graph after graph.
     """
     return problems_lib.make_problems(
