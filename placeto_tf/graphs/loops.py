@@ -56,6 +56,8 @@ class Frames:
     parents: [F] the enclosing frame of each frame, which has a smaller index; -1 for none.
     names: [F].
     inputs: [N] the producers of each op's inputs, back edges left out.
+    after: [N] the frames whose Exit ops come before an op, as bits: a value that enters a loop may
+      be computed from one that left it, such as the start of the count of rounds for gradients.
   """
 
   types: List[str]
@@ -63,6 +65,7 @@ class Frames:
   parents: List[int]
   names: List[str]
   inputs: List[List[int]]
+  after: List[int]
 
 
 def back_edges(
@@ -110,18 +113,18 @@ def loops_of(frames: Frames, trips: Sequence[float]) -> Loops:
       if op in deciding and not outside:
         executions[op] += 1.0 if parents[frame] < 0 else executions_of[parents[frame]]
   return Loops(outermost, executions, _signals(types, deciders, frames.of_op),
-               _ends(types, frames.of_op))
+               _ends(frames))
 
 
-def _ends(types: Sequence[str], frames: Sequence[int]) -> np.ndarray:
+def _ends(frames: Frames) -> np.ndarray:
   """Returns the rows of (NextIteration, Exit) of each frame."""
   rounds: Dict[int, List[int]] = {}
-  for op, op_type in enumerate(types):
-    if op_type in NEXT:
-      rounds.setdefault(frames[op], []).append(op)
-  # Each Exit of a frame waits for each NextIteration of the frame.
-  rows = [(last, op) for op, op_type in enumerate(types) if op_type in EXIT
-          for last in rounds.get(frames[op], ())]
+  for op, (op_type, frame) in enumerate(zip(frames.types, frames.of_op)):
+    if op_type in NEXT and frame >= 0 and not frames.after[op] >> frame & 1:
+      rounds.setdefault(frame, []).append(op)
+  # Each Exit of a frame waits for each NextIteration of the frame that does not wait for an Exit.
+  rows = [(last, op) for op, op_type in enumerate(frames.types) if op_type in EXIT
+          for last in rounds.get(frames.of_op[op], ())]
   return np.array(rows, dtype=np.int64).reshape(-1, 2)
 
 
@@ -169,17 +172,19 @@ def frames_of(
   inputs: List[List[int]] = [[] for _ in nodes]
   frames = [-1] * len(nodes)
   gives = [-1] * len(nodes)  # the frame of an op's outputs
+  after = [0] * len(nodes)
   ids: Dict[Tuple[int, bytes], int] = {}
   parents: List[int] = []
   names: List[str] = []
   if not any(op_type in ENTER + EXIT for op_type in types):
-    return Frames(types, frames, parents, names, inputs)
+    return Frames(types, frames, parents, names, inputs, after)
   for producer, consumer in zip(producers.tolist(), consumers.tolist()):
     inputs[consumer].append(producer)
   for op in order.tolist():
     # All inputs of an op are values of one frame.
     frame, source = -1, None
     for producer in inputs[op]:
+      after[op] |= after[producer]
       if source is None:
         frame, source = gives[producer], producer
       elif gives[producer] != frame:
@@ -201,6 +206,7 @@ def frames_of(
             "graph again")
       # The outputs of an Exit belong to the enclosing frame.
       frames[op], gives[op] = frame, parents[frame]
+      after[op] |= 1 << frame
     else:
       frames[op] = gives[op] = frame
-  return Frames(types, frames, parents, names, inputs)
+  return Frames(types, frames, parents, names, inputs, after)

@@ -61,6 +61,19 @@ def test_back_edges_are_left_out_and_exits_wait_for_the_last_round(v1):
   assert before[graph.op_types.index("Tanh")]
 
 
+def test_what_enters_a_loop_may_come_from_what_left_it(v1):
+  """The count of rounds for gradients waits for a count of steps that waits for the loss."""
+  with tf.Graph().as_default() as tf_graph:
+    w = v1.get_variable("w", [2, 2], use_resource=True)
+    _, y = v1.while_loop(lambda i, _: i < 4, lambda i, h: (i + 1, tf.tanh(h @ w)), [0, tf.eye(2)])
+    loss = tf.reduce_mean(y)
+    with tf.control_dependencies([loss]):
+      steps = v1.assign_add(v1.get_variable("steps", [], use_resource=True), 1.0)
+    with tf.control_dependencies([steps]):
+      v1.train.GradientDescentOptimizer(0.1).minimize(loss, name="train")
+  assert executions(load_graph(tf_graph, fetches=["train"]), "TanhGrad") == {4.0}
+
+
 def test_loops_that_need_one_another_gain_nothing_from_a_second_device(v1):
   with tf.Graph().as_default() as tf_graph:
     y = v1.placeholder(tf.float32, [256, 256], name="x")
