@@ -4,7 +4,8 @@ TensorFlow reads a SavedModel in two ways, and both get the devices. Serving and
 the graph, whose nodes are placed, variables included. `tf.saved_model.load` runs the function that
 the signature calls. The body of that function becomes the inlined ops with their devices. Its
 variables are captures: the loader makes them on `SavedVariable.device` only if told to, which
-`load_placed` does.
+`load_placed` does. It makes those of TF1's SavedModels on the device of the graph's variable, where
+the loader would make them on the first.
 """
 
 from __future__ import annotations
@@ -182,12 +183,23 @@ def load_placed(directory: Any, tags: Any = None) -> Any:
         f"{path!r} has no SavedModel; expected the directory that a placed model was written to")
   _check_files(path)  # TensorFlow would wait for a pipe
   options = tf.saved_model.LoadOptions(experimental_variable_policy="save_variable_devices")
+  from tensorflow.python.eager import wrap_function
+
+  lift = wrap_function._lift_single_variable
+
+  def lift_in_place(variable: Any, *args: Any) -> Any:
+    with tf.device(variable.device):
+      return lift(variable, *args)
+
+  wrap_function._lift_single_variable = lift_in_place
   try:
     return tf.saved_model.load(path, tags=tags, options=options)
   except (tf.errors.OpError, OSError, ValueError, RuntimeError) as error:
     raise GraphError(
         f"TensorFlow cannot load the SavedModel {path!r} ({one_line(error)}); place the model "
         "again on devices that this machine has, with soft placement on") from error
+  finally:
+    wrap_function._lift_single_variable = lift
 
 
 def _behind(ends: Iterable[str], nodes: Dict[str, Any], given: Container[str] = ()) -> List[Any]:

@@ -76,7 +76,8 @@ def run_lines(graph: ComputationGraph, devices: Names, workers: Names = ()) -> L
     return []
   if graph.origin.format == "concrete_function":
     return _LIVE.splitlines()
-  if name == "saved_model":
+  of_tf1 = name == "saved_model" and not graph.origin.meta_graph.HasField("object_graph_def")
+  if name == "saved_model" and not of_tf1:
     split = [] if cpus < 2 else [
         'tf.config.set_logical_device_configuration(tf.config.list_physical_devices("CPU")[0], '
         f"[tf.config.LogicalDeviceConfiguration()] * {cpus})"]
@@ -99,9 +100,12 @@ def run_lines(graph: ComputationGraph, devices: Names, workers: Names = ()) -> L
     step = ["coordinator = tf.train.Coordinator()",
             "threads = tf.train.start_queue_runners(session, coordinator)", *step,
             "coordinator.request_stop()", "coordinator.join(threads)"]
+  first = _first(graph, name)
+  if of_tf1:  # eager loading would leave the variables on one device
+    load, tags = [], list(graph.origin.meta_graph.meta_info_def.tags)
+    first = [f"tf.saved_model.load(session, {tags}, {name!r})"]
   return ["import numpy as np", "import tensorflow.compat.v1 as tf",
-          "tf.disable_eager_execution()", *load,
-          _session(devices, cpus, workers), *_first(graph, name), *step]
+          "tf.disable_eager_execution()", *load, _session(devices, cpus, workers), *first, *step]
 
 
 def _session(devices: Names, cpus: int, workers: Names) -> str:

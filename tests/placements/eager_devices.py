@@ -85,6 +85,25 @@ def saved_model(seed):
           "equal": equal, "variables": variables, "wanted": wanted}
 
 
+def of_tf1(seed):
+  with tempfile.TemporaryDirectory() as folder:
+    path = os.path.join(folder, "model")
+    with tf.Graph().as_default(), v1.Session() as session:
+      x = v1.placeholder(tf.float32, [2, 4], name="x")
+      y = x @ v1.get_variable("one", [4, 3]) @ v1.get_variable("two", [3, 3])
+      session.run(v1.global_variables_initializer())
+      v1.saved_model.simple_save(session, path, {"x": x}, {"y": y})
+    graph = load_graph(path)
+    placement = random_placement(graph, seed)
+    write_placed(graph, placement, folder)
+    loaded, x = load_placed(folder), tf.constant([[1.0, 2.0, 3.0, 4.0]] * 2)
+    equal = same(*(each.signatures["serving_default"](x=x) for each in (
+        loaded, tf.saved_model.load(path))))
+  return {"check": [] if equal else ["unequal"], "variables": {
+      v.name.partition(":")[0]: v.device.rpartition("/device:")[2] for v in loaded.variables},
+      "wanted": {op: placement[op][1:] for op in ("one", "two")}}
+
+
 def function(seed, **options):
   model, reference = Model(), Model()
   specs = (tf.TensorSpec([2, 4]), {"a": tf.TensorSpec([])})
@@ -219,7 +238,7 @@ def main():
   tf.config.set_logical_device_configuration(cpu, [tf.config.LogicalDeviceConfiguration()] * 2)
   # Grappler would fold, reorder and move ops.
   tf.config.optimizer.set_experimental_options({"disable_meta_optimizer": True})
-  found = {"saved_model": saved_model(0)}
+  found = {"saved_model": saved_model(0), "of_tf1": of_tf1(1)}
   tf.config.set_soft_device_placement(False)
   found["kept"] = kept()
   found["moved"] = function(6)

@@ -32,9 +32,10 @@ def test_every_op_runs_where_it_is_placed(found, case):
   assert found[case]["elsewhere"] == [] and found[case]["unseen"] == []
 
 
-def test_variables_of_a_loaded_model_are_on_their_devices(found):
-  assert found["saved_model"]["check"] == []
-  assert found["saved_model"]["variables"] == found["saved_model"]["wanted"]
+@pytest.mark.parametrize("case", ["saved_model", "of_tf1"])
+def test_variables_of_a_loaded_model_are_on_their_devices(found, case):
+  assert found[case]["check"] == [] and found[case]["variables"] == found[case]["wanted"]
+  assert "CPU:1" in found[case]["wanted"].values()
 
 
 def test_variables_move_to_where_they_are_placed_and_stay_the_model_s_own(found):

@@ -65,6 +65,14 @@ def _saved_model(path):
 def _file(kind, folder, make=_meta_graph):
   if kind == "saved_model":
     return _saved_model(str(folder / "source"))
+  if kind == "tf1_saved_model":
+    with tf.Graph().as_default() as graph, tf.compat.v1.Session() as session:
+      tf.compat.v1.train.import_meta_graph(make())
+      session.run("init")
+      x, name, y = (graph.get_tensor_by_name(f"{name}:0") for name in ("x", "name", "y"))
+      tf.compat.v1.saved_model.simple_save(
+          session, str(folder / "source"), {"x": x, "name": name}, {"y": y})
+    return str(folder / "source")
   proto = make() if "meta" in kind else make().graph_def
   return graph_files.write(proto, folder / f"graph.{kind}")
 
@@ -74,7 +82,7 @@ def _place(kind, folder, make=_meta_graph, fetch="y:0"):
   out = folder / kind
   out.mkdir(parents=True)
   graph = placeto.load_graph(
-      _file(kind, folder, make), batch_size=3, fetches=None if kind == "saved_model" else [fetch])
+      _file(kind, folder, make), batch_size=3, fetches=None if "saved_model" in kind else [fetch])
   result = placeto.place(graph, "cpu:2", method="random", seed=1, max_evaluations=5)
   write_placed(graph, result.placement, str(out))
   return graph, result.placement.devices, str(out)
@@ -87,13 +95,13 @@ def _run(code, cwd):
 
 
 # TF1 graphs, which one process runs one after another: how they are made, their files, a tensor.
-_OF_TF1 = ((_meta_graph, ("meta", "meta.pbtxt", "pb", "pbtxt"), "y:0"),
+_OF_TF1 = ((_meta_graph, ("meta", "meta.pbtxt", "pb", "pbtxt", "tf1_saved_model"), "y:0"),
            (_queue_meta_graph, ("meta",), "mean:0"),
            (_iterator_meta_graph, ("meta", "pb"), "mean:0"))
 
 
 @pytest.mark.parametrize("cases, printed", [
-    (_OF_TF1, {"24": 4, "1.0": 3}), ([(_meta_graph, ["saved_model"], None)], {"24": 1})])
+    (_OF_TF1, {"24": 5, "1.0": 3}), ([(_meta_graph, ["saved_model"], None)], {"24": 1})])
 def test_the_readme_runs_what_was_written(cases, printed, tmp_path):
   """Its lines start queues, iterators and tables."""
   code = ""
