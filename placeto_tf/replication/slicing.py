@@ -88,9 +88,10 @@ def _sliced(
   if region.refused:
     raise GraphError(f"variable {graph.op_names[min(region.refused)]!r} is used by an op that is "
                      "not known to treat each column alone; leave this table whole")
-  outside = _read_outside(flow, region)
+  read = _read_outside(flow)
   fetched, run = endpoints(graph)
-  region.extend({*outside, *fetched})
+  region.extend({*read, *fetched})
+  outside = {tensor for tensor in read if tensor[0] in region.ops}
   # The writer of replicas writes the slices: of every op of the region one for each slice.
   found_specs, scaling = _specs(flow, region, variables, count), _Slicing(flow, count)
   kept = [*fetched, *sorted(outside)]
@@ -176,17 +177,12 @@ def _specs(flow: Dataflow, region: Columns, variables: Set[int], count: int) -> 
       once=frozenset(copied - region.ops.keys()), owned=frozenset(variables))
 
 
-def _read_outside(flow: Dataflow, region: Columns) -> Set[Tensor]:
-  """Returns the tensors of the region, but handles, that ops outside the step read."""
+def _read_outside(flow: Dataflow) -> Set[Tensor]:
+  """Returns the tensors, but handles, that ops outside the step read."""
   index = flow.graph.op_index
-  found = set()
-  for node in flow.graph.origin.graph_def.node:
-    if node.name not in index:
-      for text in data_inputs(node):
-        name, port = parse(text)
-        if index.get(name) in region.ops and flow.types[index[name]] != "VarHandleOp":
-          found.add((index[name], port))
-  return found
+  return {(index[name], port) for node in flow.graph.origin.graph_def.node
+          if node.name not in index for name, port in map(parse, data_inputs(node))
+          if name in index and flow.types[index[name]] != "VarHandleOp"}
 
 
 class _SliceWriter(rewriting.Writer):

@@ -37,7 +37,10 @@ def recommender(optimizer="adagrad", dense=False):
     found = [tf.reduce_sum(rows, 1), tf.reduce_sum(rows * mask, 1) / (tf.reduce_sum(mask, 1) + 1.0)]
     found.append(v1.nn.embedding_lookup_sparse(
         items, tf.sparse.from_dense(bags), None, combiner="sqrtn"))
+    rising = tf.sin(tf.range(8.0)) > 0.0  # an op outside the step reads these, too
+    tf.logical_and(rising, [True] * 8)
     user = tf.nn.embedding_lookup(users, ids)
+    user = tf.where(rising, user, 0.5 * user)
     joined = tf.concat([*found, user, user * found[0]], 1)
     weights = v1.get_variable("weights", [40, 1], use_resource=True)
     loss = tf.reduce_mean(
