@@ -218,8 +218,7 @@ class _Counter:
       return 0
     # The window is in the filter, or in its gradient: [rows, columns, channels, filters].
     name, port = (node.name, 0) if node.op.endswith("Filter") else parse(node.input[1])
-    tensors = self._outputs.get(name, ())
-    rows, columns = (dim.size for dim in tensors[port].shape.dim[:2])
+    rows, columns = (dim.size for dim in self._outputs.get(name, ())[port].shape.dim[:2])
     return rows if rows == columns and rows in sides else 0
 
   def variable(self, name: str) -> float:

@@ -220,8 +220,7 @@ def _merge_heaviest_edges(sets, max_sets, cap_us):
       continue
     # Entries of the set with more neighbours are still valid where traffic did not grow, so only
     # the neighbours of the smaller set need new entries.
-    absorbed = u if sets.degree[u] < sets.degree[v] else v
-    count, half = 0, sets.head[absorbed]
+    count, half = 0, sets.head[u if sets.degree[u] < sets.degree[v] else v]
     while half != NONE:
       other = sets.to[half]
       if other != u and other != v and sets.pattern[other] == sets.pattern[u]:

@@ -45,8 +45,7 @@ def wavenet(
   with tf.compat.v1.variable_scope("output"):
     value = tf.nn.relu(tf.add_n(skips))
     value = transformer.dense("hidden", value, channels, tf.nn.relu)
-    logits = transformer.dense("logits", value, levels)
-    losses = transformer.mean_cross_entropy(logits, labels)
+    losses = transformer.mean_cross_entropy(transformer.dense("logits", value, levels), labels)
   return Model(loss=tf.identity(losses, name="loss"), feeds=(audio, labels))
 
 

@@ -386,8 +386,7 @@ class GdpLearner(one_shot.OneShotLearner):
             "dist_params": {one_shot.LOG_PROBS: by_step(played.policy_info[one_shot.LOG_PROBS])},
             "value_prediction": 0 * ones, "return": rewards * ones, "advantage": advantages * ones})
     # The weights of a graph's m steps sum to T, as in the largest graph.
-    weights = np.where(np.arange(t) < m, t / m, 0.0) * ones
-    return steps, weights.astype(np.float32)
+    return steps, (np.where(np.arange(t) < m, t / m, 0.0) * ones).astype(np.float32)
 
 
 # Training ends with near-certain devices for all nodes, which leaves nothing to explore. So fine-

@@ -122,8 +122,7 @@ class Parts:
     features[:, :, :t] = np.log1p(
         np.bincount(typed.reshape(-1), counts, minlength=b * k * t)).reshape(b, k, t)
     # Index of each movable set's cell (b, k) in a flat [B K] table.
-    chosen = groups[:, self.movable]
-    cells = (rows * k + chosen).reshape(-1)
+    cells = (rows * k + groups[:, self.movable]).reshape(-1)
     size = np.bincount(cells, np.tile(self._bytes[self.movable], b), minlength=b * k)
     present = np.bincount(cells, minlength=b * k).reshape(b, k) > 0
     features[:, :, t] = np.log1p(size).reshape(b, k) / 20  # bytes
