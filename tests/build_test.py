@@ -54,8 +54,7 @@ def _folders():
 
 def test_folders_import_only_from_folders_above_them():
   above = _folders()
-  folders = {path.parent.name for path in (ROOT / "placeto_tf").glob("*/__init__.py")}
-  assert folders == set(above)
+  assert {path.parent.name for path in (ROOT / "placeto_tf").glob("*/__init__.py")} == set(above)
   wrong = []
   for folder in above:
     for path in (ROOT / "placeto_tf" / folder).rglob("*.py"):

@@ -70,8 +70,7 @@ def test_links_lead_to_files_and_headings_that_exist(document):
 @each_document
 def test_source_files_that_are_named_in_full_exist(document):
   named = re.findall(r"`((?:placeto_tf|tests|scripts|docs)/[\w/.]*\.\w+)", document.read_text())
-  missing = [name for name in named if not (ROOT / name).exists() and "NAME" not in name]
-  assert not missing
+  assert not [name for name in named if not (ROOT / name).exists() and "NAME" not in name]
 
 
 @each_document

@@ -150,8 +150,7 @@ def test_a_meta_graph_is_run_with_the_values_of_the_checkpoint_beside_it(tmp_pat
         # A checkpoint of other values is another entry of the cache.
         for _ in range(2):
           assert _rounds(model + ".meta", str(tmp_path / "cache")) == rounds
-  looked = [name for name in os.listdir(tmp_path / "cache") if "-" in name]
-  assert len(looked) == 2
+  assert len([name for name in os.listdir(tmp_path / "cache") if "-" in name]) == 2
 
 
 def test_a_look_is_renewed_when_an_initializer_changes(tmp_path):

@@ -97,8 +97,7 @@ _CLUSTER = Cluster.parse("k80:2")
 
 def test_graph_and_costs_survive_the_round_trip():
   proto = to_cost_graph(_GRAPH, _COSTS, kind=1)
-  read = cost_graph_pb2.CostGraphDef.FromString(proto.SerializeToString())
-  graph = graphs.load_graph(read)
+  graph = graphs.load_graph(cost_graph_pb2.CostGraphDef.FromString(proto.SerializeToString()))
   costs = estimate_costs(graph, _CLUSTER)
   assert graph.op_names == _GRAPH.op_names
   for field in ("edge_producers", "edge_ports", "edge_consumers", "output_offsets",

@@ -48,8 +48,7 @@ def test_what_is_fed_has_the_shape_it_was_bound_to(load):
   def build(v1, tf):
     tf.identity(v1.placeholder(tf.float32, [None, 3], name="x"), name="fetch")
 
-  graph = load(build, batch_size=7)
-  outputs = analyse(graphs.analysis_graph_def(graph)).outputs
+  outputs = analyse(graphs.analysis_graph_def(load(build, batch_size=7))).outputs
   assert [dim.size for dim in outputs["fetch"][0].shape.dim] == [7, 3]
 
 

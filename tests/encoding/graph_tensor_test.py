@@ -20,8 +20,7 @@ def test_features_come_through_in_the_order_of_the_groups(grouped):
   np.testing.assert_allclose(groups["start_us"][:, 0], start_us)
   np.testing.assert_allclose(groups["output_bytes"][:, 0], grouped.output_bytes, rtol=1e-6)
   assert graph.context["step_time_us"].numpy().tolist() == [[5.0]]
-  placed = graph.edge_sets[schema.PLACEMENT].adjacency
-  assert placed.target.numpy().tolist() == placement.tolist()
+  assert graph.edge_sets[schema.PLACEMENT].adjacency.target.numpy().tolist() == placement.tolist()
 
 
 def test_every_field_of_a_grouped_graph_and_of_a_step_is_in_the_graph_tensor(grouped):

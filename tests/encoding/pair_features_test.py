@@ -59,8 +59,7 @@ class Oracle:
   def bins(self, ops):
     k = np.arange(BINS)[:, None]
     low = np.maximum(self.begin[ops], k * self.width)
-    high = np.minimum(self.end[ops], (k + 1) * self.width)
-    return np.maximum(high - low, 0).sum(axis=1)
+    return np.maximum(np.minimum(self.end[ops], (k + 1) * self.width) - low, 0).sum(axis=1)
 
   def waits(self):
     graph, groups = self.p.graph, self.p.grouping.group_of_op
@@ -226,6 +225,5 @@ def test_renaming_devices_of_one_kind_renames_the_rows():
 def test_groups_with_one_allowed_device_are_not_movable():
   problem = random_problem()
   assert not problem.allowed[:, -1].any()  # the host takes nothing here
-  tables = PairTables.build(problem)
-  np.testing.assert_array_equal(tables.movable, np.arange(problem.num_groups))
+  np.testing.assert_array_equal(PairTables.build(problem).movable, np.arange(problem.num_groups))
   assert not len(PairTables.build(random_problem(devices="k80:1")).movable)

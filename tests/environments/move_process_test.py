@@ -61,8 +61,7 @@ def step_by_step(run, score):
       continue
     some = run.some
     while run.some is some and not run.over:
-      left = np.where(run.open, scores, -np.inf)
-      run.step(*divmod(int(left.argmax()), scores.shape[1]))
+      run.step(*divmod(int(np.where(run.open, scores, -np.inf).argmax()), scores.shape[1]))
 
 
 @pytest.mark.parametrize("seed", range(6))

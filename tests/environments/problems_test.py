@@ -24,8 +24,7 @@ def test_a_graph_gets_the_named_clusters_and_draws_of_its_own():
   first = problems.expand_clusters(["k80:4", "random[2]"], 0, 0)
   assert first[0] == "k80:4" and len(first) == 3
   assert first == problems.expand_clusters(["k80:4", "random[2]"], 0, 0)
-  samples = {tuple(problems.expand_clusters(["random[2]"], 0, i)) for i in range(8)}
-  assert len(samples) > 4
+  assert len({tuple(problems.expand_clusters(["random[2]"], 0, i)) for i in range(8)}) > 4
 
 
 def test_a_random_cluster_without_a_count_is_refused():
@@ -56,8 +55,7 @@ def test_kinds_are_what_they_say():
   tight = made_problems.make("made:pipelines[0]")
   held = tight.costs.persistent_bytes.sum()
   assert 0 < tight.cluster.memory_bytes.min() < held < tight.cluster.memory_bytes.max()
-  products = made_problems.make("made:products[0]")
-  assert len(products.cluster.kind_devices) == 1
+  assert len(made_problems.make("made:products[0]").cluster.kind_devices) == 1
 
 
 def test_training_makes_them_with_their_own_clusters():

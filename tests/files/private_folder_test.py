@@ -28,8 +28,7 @@ def test_a_folder_is_made_for_its_user_alone(folder):
 @pytest.mark.parametrize("mode", [0o720, 0o702, 0o777])
 def test_a_folder_that_others_may_write_to_is_refused(folder, which, mode):
   folder.mkdir(mode=0o700)
-  open_to_others = folder if which == "cache" else folder.parent
-  open_to_others.chmod(mode)
+  (folder if which == "cache" else folder.parent).chmod(mode)
   with pytest.raises(SetupError, match=f"others may write to .*{which}.*mode {mode:o}.*chmod go-w"):
     outputs.make_private(str(folder))
 

@@ -69,8 +69,7 @@ def test_the_ops_of_a_call_are_named_after_its_site():
 def test_two_calls_are_two_sets_of_ops_and_calls_may_be_nested():
   inner = tf.function(lambda x: (tf.tanh(x), x * 2.0))
   graph_def, fetches = build(lambda x: inner(inner(x)[1]))
-  inlined = assert_same(graph_def, fetches)
-  assert sum(node.op == "Tanh" for node in inlined.node) == 2
+  assert sum(node.op == "Tanh" for node in assert_same(graph_def, fetches).node) == 2
 
 
 def test_a_call_can_still_be_fetched_by_its_name():
@@ -156,8 +155,7 @@ def test_calls_in_v1_loops_keep_their_constants_in_the_loop():
       lambda i, _: i < 3, lambda i, h: (i + 1, inner(h)), [0, x])[1])
   lowered, _ = inline_functions(graph_def)
   graph = load_graph(lowered, fetches=fetches)  # refuses ops that mix loops
-  runs = work_of(graph, cache=False).executions
-  assert runs[graph.op_types.index("Tanh")] == 3.0
+  assert work_of(graph, cache=False).executions[graph.op_types.index("Tanh")] == 3.0
   assert_same(graph_def, fetches)
 
 

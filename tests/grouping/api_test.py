@@ -26,8 +26,7 @@ def _cases(draw):
   allowed = np.ones((n, d), dtype=bool)
   if d > 1:
     allowed[:, -1] = False
-    host = rng.random(n) < 0.2
-    allowed[host] = np.arange(d) == d - 1
+    allowed[rng.random(n) < 0.2] = np.arange(d) == d - 1
   allowed = allowed[colocation]
   costs = OpCosts(
       rng.exponential(100, (n, 1)) * (rng.random((n, 1)) < 0.6), rng.exponential(1e5, n),

@@ -43,8 +43,7 @@ def test_single_consumers_join_again_once_their_consumers_are_one():
 
 
 def test_the_lightest_edges_stay_cut():
-  sizes = [1e6, 1e6, 0, 1e6, 1e6, 0]
-  graph, costs = _graph(6, [(i, i + 1) for i in range(5)], 10, sizes)
+  graph, costs = _graph(6, [(i, i + 1) for i in range(5)], 10, [1e6, 1e6, 0, 1e6, 1e6, 0])
   assert _groups(graph, costs, 2, "heavy_edge") == [[0, 1, 2], [3, 4, 5]]
 
 

@@ -53,8 +53,7 @@ def test_evaluations_are_limited_for_all_together(seed, evaluations, random_prob
 def test_a_seed_gives_the_same_placement_and_contributions_again(make_problem, make_cluster):
   found = []
   for _ in range(2):
-    problem = _wide(make_problem, make_cluster)
-    log = _auto(problem, Budget(max_evaluations=900), 5)
+    log = _auto(_wide(make_problem, make_cluster), Budget(max_evaluations=900), 5)
     placement = log.best_known.tolist()
     found.append((placement, [
         (row.name, row.evaluations, row.gain_us) for row in log.method_runs]))
@@ -100,8 +99,7 @@ def test_it_stops_once_twice_the_search_gains_less_than_was_asked_for(
   monkeypatch.setattr(auto, "FIRST_EVALUATIONS", 100)
   used = {}
   for within in (None, 0.001, 0.9):
-    problem = _wide(make_problem, make_cluster)
-    log = _auto(problem, Budget(max_evaluations=4000, stop_within=within))
+    log = _auto(_wide(make_problem, make_cluster), Budget(max_evaluations=4000, stop_within=within))
     used[within] = log.evaluations, log.saturated
   assert used[None] == (4000, False)
   # An eighth, then as much again: the gain of the second eighth is below 90 %.
@@ -133,6 +131,5 @@ def test_disconnected_parts_are_spread(make_problem, make_cluster):
 
 
 def test_a_target_ends_it_without_a_claim_to_be_optimal(make_problem, make_cluster):
-  problem = _wide(make_problem, make_cluster)
-  log = _auto(problem, Budget(max_evaluations=5000, target_us=1e9))
+  log = _auto(_wide(make_problem, make_cluster), Budget(max_evaluations=5000, target_us=1e9))
   assert log.evaluations < 100 and not log.proven

@@ -29,8 +29,7 @@ def found_fixture(request):
 def difference(case, name):
   """The largest difference of losses and variables, beside what roundings of 16 bits are."""
   assert "losses" in case, json.dumps(case)
-  scale = 1e3 if name == "mixed_precision" else 1.0
-  return max(case["losses"], case["variables"]) / scale
+  return max(case["losses"], case["variables"]) / (1e3 if name == "mixed_precision" else 1.0)
 
 
 @pytest.mark.parametrize("name", _PLACED)

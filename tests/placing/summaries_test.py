@@ -58,8 +58,7 @@ def test_the_step_is_a_picture(written):
   _, events = written
   assert set(events.Tags()["images"]) == {"Timeline/best"}
   image = events.Images("Timeline/best")[0]
-  decoded = tf.io.decode_png(image.encoded_image_string)
-  assert decoded.shape[:2] == (image.height, image.width)
+  assert tf.io.decode_png(image.encoded_image_string).shape[:2] == (image.height, image.width)
 
 
 def test_the_graph_is_the_placed_one(written):

@@ -69,8 +69,7 @@ def test_initialising_and_restoring_serve_all_replicas(tmp_path, use_resource):
     for _ in range(2):
       session.run(list(replicated.graph.fetches), {"x:0": x})
     session.run("tripled" if use_resource else "tripled:0")
-    changed = equal_copies(session, copies)
-    assert np.abs(changed["w:0"] - sampled["w:0"]).max() > 0.1
+    assert np.abs(equal_copies(session, copies)["w:0"] - sampled["w:0"]).max() > 0.1
     session.run(names.restore_op_name, {names.filename_tensor_name: path})
     for name, value in equal_copies(session, copies).items():
       np.testing.assert_array_equal(value, sampled[name], err_msg=name)
@@ -130,8 +129,7 @@ def test_an_optimizer_that_is_not_run_writes_all_replicas(mirrored):
     v1.train.GradientDescentOptimizer(0.1).minimize(loss, name="train")
     v1.train.AdamOptimizer(0.1).minimize(loss, name="other")
     v1.global_variables_initializer()
-  replicated = replicate(load_graph(graph, fetches=["train"]), 2, mirrored=True)
-  found = replicated.graph.source.tf_graph
+  found = replicate(load_graph(graph, fetches=["train"]), 2, mirrored=True).graph.source.tf_graph
   copies = models.mirrored_variables(found)
   assert "w/Adam:0" in copies
   with session_of(found) as session:

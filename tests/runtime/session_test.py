@@ -40,8 +40,7 @@ def test_ops_that_could_be_folded_or_merged_are_run_as_they_are():
       twins = [tf.square(folds, name=f"twin_{i}") for i in range(2)]
       tf.add_n([tf.identity(twin, name="passes") for twin in twins], name="sum")
   names = {node.name for node in tf_graph.as_graph_def().node}
-  executed = session_lib.executed_devices(_run(tf_graph.as_graph_def(), "sum:0"))
-  assert names <= set(executed)
+  assert names <= set(session_lib.executed_devices(_run(tf_graph.as_graph_def(), "sum:0")))
 
 
 def test_kernels_are_not_swapped_in_these_tests():

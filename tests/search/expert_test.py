@@ -70,8 +70,7 @@ def test_a_faster_device_gets_more_layers(make_problem, make_cluster):
 def test_branches_lie_side_by_side_and_the_stem_on_one_device(make_problem):
   # stem 0, branches 1-2, 3 and 4, stem 5, branches 6 and 7, stem 8.
   edges = [(0, 1), (1, 2), (0, 3), (0, 4), (2, 5), (3, 5), (4, 5), (5, 6), (5, 7), (6, 8), (7, 8)]
-  problem = make_problem([1.0, 30.0, 30.0, 50.0, 20.0, 1.0, 40.0, 40.0, 1.0], edges)
-  tried, best = _tried(problem)
+  tried, best = _tried(make_problem([1.0, 30.0, 30.0, 50.0, 20.0, 1.0, 40.0, 40.0, 1.0], edges))
   assert best == "000110010"
   assert best in tried
 
@@ -88,8 +87,7 @@ def test_recurrent_layers_are_shared_out_whatever_else_weighs(make_problem, make
 
 
 def test_current_takes_the_first_device_for_one_the_cluster_lacks(make_problem):
-  problem = make_problem([1.0] * 2, assigned_devices=("/GPU:7", "/GPU:1"))
-  assert current(problem).tolist() == [0, 1]
+  assert current(make_problem([1.0] * 2, assigned_devices=("/GPU:7", "/GPU:1"))).tolist() == [0, 1]
 
 
 def test_current_is_on_the_host_where_the_graph_is_and_counts_no_pins(make_problem, make_cluster):

@@ -114,8 +114,7 @@ def test_memory_of_sets_adds_up_to_the_peak_on_one_device(make_problem):
 def test_upward_ranks_by_hand(make_problem, late):
   # Means over devices: 10 us an op, 500 bytes in 5 us plus 1 us latency.
   problem = _fork(make_problem, cluster=late)
-  ranks = upward_ranks(Schedule(problem, links=False), problem)
-  assert ranks == pytest.approx([26, 10, 10])
+  assert upward_ranks(Schedule(problem, links=False), problem) == pytest.approx([26, 10, 10])
 
 
 def test_m_etf_starts_each_op_as_early_as_it_can(make_problem):

@@ -17,8 +17,7 @@ def _check_placement(problem, placement):
 @pytest.mark.parametrize("seed", range(5))
 def test_placements_keep_colocation_and_allowed_devices(method, seed, random_problem):
   problem = random_problem(seed)
-  placement = PLACERS[method](problem, Budget(max_evaluations=60), seed)
-  _check_placement(problem, placement)
+  _check_placement(problem, PLACERS[method](problem, Budget(max_evaluations=60), seed))
   assert 1 <= problem.search_log.evaluations <= 60
 
 
@@ -32,8 +31,7 @@ def test_a_seed_gives_the_same_placement_again(method, random_problem):
 def test_the_returned_placement_is_the_best_that_was_evaluated(method, random_problem):
   problem = random_problem(5)
   placement = PLACERS[method](problem, Budget(max_evaluations=50), 0)
-  best = problem.search_log.best_objective_us
-  assert problem.evaluate_ops(placement).objective_us[0] == best
+  assert problem.evaluate_ops(placement).objective_us[0] == problem.search_log.best_objective_us
 
 
 # One op on one device; more devices than ops; ops without edges.

@@ -35,8 +35,7 @@ def over_full_case():
 
 def test_what_was_held_at_the_peak_is_listed_the_largest_first():
   graph, costs, cluster = over_full_case()
-  result = Simulator(graph, costs, cluster).simulate([0, 1])
-  lifetimes = Lifetimes.of(graph, costs, result)
+  lifetimes = Lifetimes.of(graph, costs, Simulator(graph, costs, cluster).simulate([0, 1]))
 
   def held(device):
     moment_us, alive = lifetimes.at_peak(device)

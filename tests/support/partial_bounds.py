@@ -58,7 +58,6 @@ class PartialBounds:
     least = np.where(allowed, self._work_us, np.inf).min(axis=2)  # [B, G]
     # Devices that no open group may use cannot take a share of the open work.
     useful = ((partial < 0)[:, :, None] & allowed).any(axis=1)  # [B, D]
-    rest = np.where(partial < 0, least, 0).sum(axis=1)
-    spread = np.where(useful, placed, 0).sum(axis=1) + rest
+    spread = np.where(useful, placed, 0).sum(axis=1) + np.where(partial < 0, least, 0).sum(axis=1)
     mean = spread / np.maximum(1, useful.sum(axis=1))
     return np.maximum(placed.max(axis=1), np.where(useful.any(axis=1), mean, 0)) - self._last_us
