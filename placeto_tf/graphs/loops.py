@@ -56,8 +56,8 @@ class Frames:
     parents: [F] the enclosing frame of each frame, which has a smaller index; -1 for none.
     names: [F].
     inputs: [N] the producers of each op's inputs, back edges left out.
-    after: [N] the frames whose Exit ops come before an op, as bits: a value that enters a loop may
-      be computed from one that left it, such as the start of the count of rounds for gradients.
+    late: ops of a loop that depend on its own results: a value that enters a loop may be computed
+      from one that left it, such as the start of the count of rounds for gradients.
   """
 
   types: List[str]
@@ -65,7 +65,7 @@ class Frames:
   parents: List[int]
   names: List[str]
   inputs: List[List[int]]
-  after: List[int]
+  late: Set[int]
 
 
 def back_edges(
@@ -120,9 +120,9 @@ def _ends(frames: Frames) -> np.ndarray:
   """Returns the rows of (NextIteration, Exit) of each frame."""
   rounds: Dict[int, List[int]] = {}
   for op, (op_type, frame) in enumerate(zip(frames.types, frames.of_op)):
-    if op_type in NEXT and frame >= 0 and not frames.after[op] >> frame & 1:
+    if op_type in NEXT and op not in frames.late:
       rounds.setdefault(frame, []).append(op)
-  # Each Exit of a frame waits for each NextIteration of the frame that does not wait for an Exit.
+  # Each Exit of a frame waits for each NextIteration of the frame that does not wait for the Exit.
   rows = [(last, op) for op, op_type in enumerate(frames.types) if op_type in EXIT
           for last in rounds.get(frames.of_op[op], ())]
   return np.array(rows, dtype=np.int64).reshape(-1, 2)
@@ -172,12 +172,14 @@ def frames_of(
   inputs: List[List[int]] = [[] for _ in nodes]
   frames = [-1] * len(nodes)
   gives = [-1] * len(nodes)  # the frame of an op's outputs
-  after = [0] * len(nodes)
+  # Frames as bits: those whose Exit ops come before an op, and each frame with those around it.
+  after, around = [0] * len(nodes), [0]
+  late: Set[int] = set()
   ids: Dict[Tuple[int, bytes], int] = {}
   parents: List[int] = []
   names: List[str] = []
   if not any(op_type in ENTER + EXIT for op_type in types):
-    return Frames(types, frames, parents, names, inputs, after)
+    return Frames(types, frames, parents, names, inputs, late)
   for producer, consumer in zip(producers.tolist(), consumers.tolist()):
     inputs[consumer].append(producer)
   for op in order.tolist():
@@ -196,6 +198,7 @@ def frames_of(
       key = (frame, nodes[op].attr["frame_name"].s)
       if key not in ids:
         ids[key] = len(parents)
+        around.insert(-1, around[frame] | 1 << len(parents))  # around[-1] is outside
         parents.append(frame)
         names.append(key[1].decode("utf-8", "replace"))
       frames[op] = gives[op] = ids[key]
@@ -206,7 +209,10 @@ def frames_of(
             "graph again")
       # The outputs of an Exit belong to the enclosing frame.
       frames[op], gives[op] = frame, parents[frame]
-      after[op] |= 1 << frame
     else:
       frames[op] = gives[op] = frame
-  return Frames(types, frames, parents, names, inputs, after)
+    if after[op] & around[frames[op]]:
+      late.add(op)
+    if types[op] in EXIT:
+      after[op] |= 1 << frame
+  return Frames(types, frames, parents, names, inputs, late)

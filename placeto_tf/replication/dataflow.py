@@ -44,6 +44,7 @@ class Dataflow:
     controls: [N] ops that each op waits for.
     consumers: [N] ops that read data of each op, each once.
     frames: [N] name of the innermost loop an op is in, "" outside; Enter ops count as inside.
+    late: see `Frames`.
     frame_parents: name of each loop -> name of the enclosing loop, or "".
     changed: op -> NodeDef that replaces the graph's.
   """
@@ -81,7 +82,7 @@ class Dataflow:
     frames = loops.frames_of(
         self.nodes, graph.edge_producers, graph.edge_consumers, graph.topological_order)
     names = [*frames.names, ""]  # frame -1 is outside of all loops
-    self.frames = [names[frame] for frame in frames.of_op]
+    self.frames, self.late = [names[frame] for frame in frames.of_op], frames.late
     self.frame_parents = {
         name: names[parent] for name, parent in zip(frames.names, frames.parents)}
     self._outputs = outputs

@@ -153,6 +153,6 @@ def _levels(flow: Dataflow, propagated: Propagated, partition: OpPartition) -> L
       for awaited in flow.controls[op]:
         found = max(found, level[awaited])
       level[op] = found
-      if flow.frames[op] and found > in_frame.get(flow.frames[op], 0):
+      if flow.frames[op] and op not in flow.late and found > in_frame.get(flow.frames[op], 0):
         in_frame[flow.frames[op]], settled = found, False
   return level

@@ -7,6 +7,7 @@ from placeto_tf.costs import estimate_costs
 from placeto_tf.costs.estimate import work_of
 from placeto_tf.errors import GraphError
 from placeto_tf.graphs import load_graph, traversal
+from placeto_tf.replication import replicate
 from placeto_tf.simulation import Simulator
 
 
@@ -62,16 +63,20 @@ def test_back_edges_are_left_out_and_exits_wait_for_the_last_round(v1):
 
 
 def test_what_enters_a_loop_may_come_from_what_left_it(v1):
-  """The count of rounds for gradients waits for a count of steps that waits for the loss."""
+  """The counts of rounds for gradients wait for a sum of losses."""
+  def body(i, h):
+    return i + 1, v1.while_loop(lambda j, _: j < 2, lambda j, h: (j + 1, tf.tanh(h @ w)), [0, h])[1]
+
   with tf.Graph().as_default() as tf_graph:
     w = v1.get_variable("w", [2, 2], use_resource=True)
-    _, y = v1.while_loop(lambda i, _: i < 4, lambda i, h: (i + 1, tf.tanh(h @ w)), [0, tf.eye(2)])
-    loss = tf.reduce_mean(y)
-    with tf.control_dependencies([loss]):
-      steps = v1.assign_add(v1.get_variable("steps", [], use_resource=True), 1.0)
-    with tf.control_dependencies([steps]):
+    x = v1.placeholder(tf.float32, [None, 2], name="x")
+    loss = tf.reduce_mean(v1.while_loop(lambda i, _: i < 4, body, [0, x])[1])
+    with tf.control_dependencies([
+        v1.assign_add(v1.get_variable("losses", [], use_resource=True), loss)]):
       v1.train.GradientDescentOptimizer(0.1).minimize(loss, name="train")
-  assert executions(load_graph(tf_graph, fetches=["train"]), "TanhGrad") == {4.0}
+  graph = load_graph(tf_graph, fetches=["train"], batch_size=4)
+  assert executions(graph, "TanhGrad") == {8.0}
+  assert executions(replicate(graph, 2).graph, "TanhGrad") == {8.0}
 
 
 def test_loops_that_need_one_another_gain_nothing_from_a_second_device(v1):
