@@ -49,10 +49,9 @@ class PlacedGroups:
   def renew(self) -> None:
     """Forms the finest groups again, because ops of one may now be on different devices."""
     # Supernodes of ops that are on one device now, the finest level.
-    supernodes = placed_supernodes(self.problem, self.placement, self._finest)
     self._sets = PlacedSets(
         self.problem.graph, self.problem.costs, self.problem.allowed_ops,
-        supernodes.supernode_of_op)
+        placed_supernodes(self.problem, self.placement, self._finest).supernode_of_op)
     self.regroup(self._finest)
 
   def regroup(self, count: int) -> None:

@@ -132,8 +132,7 @@ class GraphEmbedding(tf.keras.layers.Layer):
       [M, W].
     """
     # The product with 1 makes the gradient dense, so that it is clipped as a whole.
-    types = tf.gather(1.0 * self._types, op_types)  # [M, 16]
-    x = self._first(tf.concat([types, features], axis=-1))
+    x = self._first(tf.concat([tf.gather(1.0 * self._types, op_types), features], axis=-1))
     for layer in self._rounds:
       x = layer(graph, x)
     return x
