@@ -172,9 +172,8 @@ def _fields(properties: DeviceProperties) -> Dict[str, Any]:
   """Converts properties to proto JSON, with 64-bit integers as numbers."""
   from google.protobuf import json_format
 
-  fields = json_format.MessageToDict(properties)
   return {key: int(value) if isinstance(value, str) and value.isdigit() and key != "model"
-          else value for key, value in fields.items()}
+          else value for key, value in json_format.MessageToDict(properties).items()}
 
 
 def _capability(text: str) -> Tuple[int, int]:

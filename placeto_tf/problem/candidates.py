@@ -196,8 +196,7 @@ def device_speeds(problem: PlacementProblem, devices: List[int]) -> np.ndarray:
   Returns:
     [P] float64 with sum 1; equal speeds if a device needs no time.
   """
-  common = problem.allowed_ops[:, devices].all(axis=1)
-  compute_us = problem.costs.compute_us[common].sum(axis=0)
+  compute_us = problem.costs.compute_us[problem.allowed_ops[:, devices].all(axis=1)].sum(axis=0)
   time_us = compute_us[problem.cluster.device_kinds[devices]]
   # If common ops are missing, or have no cost, no device is known to be faster.
   if not (time_us > 0).all():

@@ -124,8 +124,7 @@ class CompiledEvaluations:
     used, _, improved = self.evaluator.counts.tolist()
     if not used:
       return
-    seconds = time.perf_counter() - self._began
-    rate = used / max(seconds, 1e-9)
+    rate = used / max(time.perf_counter() - self._began, 1e-9)
     # As many evaluations as fit in a block's time, at most twice as many as before.
     self._length = int(min(max(1, rate * BLOCK_SECONDS), 2 * self._length, LONGEST_BLOCK))
     self.evaluator.counts[USED] = 0

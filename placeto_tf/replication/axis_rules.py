@@ -547,8 +547,7 @@ class AxisRules:
 
   def _has_slots(self, op: int, i: int, rows: Sharded, positions: Positions) -> bool:
     """Returns whether the axis holds `span` slots for each example, example after example."""
-    size = self._shape(op, i)[rows.axis]
-    return rows.outer <= 1 and size == self._batch * positions.span
+    return rows.outer <= 1 and self._shape(op, i)[rows.axis] == self._batch * positions.span
 
   def _segments(self, op: int, specs: Sequence[Spec]) -> Spec:
     # data [ids..., rest...], ids [ids...] -> [segments, rest...]

@@ -71,8 +71,7 @@ def in_turns(
     both = [timed(step) for step in ((before, after), (after, before))[len(pairs) % 2]]
     pairs.append((both[len(pairs) % 2], both[1 - len(pairs) % 2]))
     # Ratios within pairs, so that slow phases of the machine cancel.
-    ratios = [later / max(first, 1e-9) for first, later in pairs]
-    low, high = statistics.median_interval(ratios)
+    low, high = statistics.median_interval([later / max(first, 1e-9) for first, later in pairs])
     late = clock() - started > max_seconds
     # Testing after every pair would sooner or later find a difference by chance.
     if len(pairs) >= _LEAST_PAIRS and late or len(pairs) % _PAIRS == 0 and (

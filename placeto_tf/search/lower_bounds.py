@@ -85,8 +85,7 @@ class LowerBounds:
         yield y / (y * paths.members).sum()
     # Of unequal kinds, hosts excepted: by speed on the ops that all of them may run, so that such
     # ops weigh the same on each.
-    common = paths.allowed[:, ~hosts].all(axis=1)
-    time_us = paths.busy_us[common].sum(axis=0)
+    time_us = paths.busy_us[paths.allowed[:, ~hosts].all(axis=1)].sum(axis=0)
     if (time_us[~hosts] > 0).all() and not hosts.all():
       y = ~hosts / np.maximum(time_us, 1e-9)
       yield y / (y * paths.members).sum()

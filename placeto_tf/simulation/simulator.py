@@ -86,8 +86,7 @@ class Simulator:
           f"the placement has shape {placement.shape}; expected one dimension, or simulate_many")
     # The engine simulates ranges of placements; this call has the range 0:1.
     placements = placement[None]
-    n = self.graph.num_ops
-    step_time_us, start_us = np.empty(1), np.empty((1, n))
+    step_time_us, start_us = np.empty(1), np.empty((1, self.graph.num_ops))
     peak = np.empty((1, self.cluster.num_devices))
     workspace = self.take_workspace()
     self.engine.run(workspace, placements, 0, 1, start_us, step_time_us, peak)

@@ -45,8 +45,7 @@ def wavenet(
   with tf.compat.v1.variable_scope("output"):
     value = tf.nn.relu(tf.add_n(skips))
     value = transformer.dense("hidden", value, channels, tf.nn.relu)
-    logits = transformer.dense("logits", value, levels)
-    losses = transformer.mean_cross_entropy(logits, labels)
+    losses = transformer.mean_cross_entropy(transformer.dense("logits", value, levels), labels)
   return Model(loss=tf.identity(losses, name="loss"), feeds=(audio, labels))
 
 
@@ -54,8 +53,7 @@ def _gated(value: tf.Tensor, dilation: int) -> tf.Tensor:
   """Applies the gated convolution of a layer, [B, T, C] -> [B, T, C]."""
   channels = value.shape.as_list()[-1]
   both = tf.concat([delay(value, dilation), value], axis=2)
-  gates = transformer.dense("gates", both, 2 * channels)
-  content, gate = tf.split(gates, 2, axis=2)
+  content, gate = tf.split(transformer.dense("gates", both, 2 * channels), 2, axis=2)
   return tf.tanh(content) * tf.sigmoid(gate)
 
 

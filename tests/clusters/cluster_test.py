@@ -133,8 +133,7 @@ def test_every_extension_survives_the_round_trip_and_is_left_out_where_it_is_off
       changes[field.name] = {"transfers": "pair"}.get(field.name, {
           bool: True, int: 3, float: 0.25, str: "executor", tuple: ("Const", "NoOp")}[
           type(field.default)])
-  changed = dataclasses.replace(plain, **changes)
-  again = Cluster.from_json(json.dumps(changed.to_json()))
+  again = Cluster.from_json(json.dumps(dataclasses.replace(plain, **changes).to_json()))
   for name, value in changes.items():
     assert getattr(again, name) == value
     assert type(getattr(again, name)) is type(value)

@@ -145,8 +145,7 @@ def _step_us(loaded, work, preset):
   cluster = Cluster.parse(f"{preset}:1")
   allowed = allowed_devices(loaded, cluster)
   place = np.where(allowed[:, 0], 0, allowed.argmax(axis=1)).astype(np.int32)
-  costs = from_work(loaded, cluster, work)
-  return Simulator(loaded, costs, cluster).simulate(place).step_time_us
+  return Simulator(loaded, from_work(loaded, cluster, work), cluster).simulate(place).step_time_us
 
 
 @pytest.mark.parametrize("construct", CONSTRUCTS)

@@ -73,8 +73,7 @@ def test_a_bound_from_a_shape_is_what_tensorflow_computes(bound):
     tf.identity(out, name="out")
     with v1.Session() as session:
       expected = int(session.run("count:0", {"x:0": np.zeros([3, 12, 8])}))
-  graph = load_graph(tf_graph.as_graph_def(), fetches=["out"], batch_size=3)
-  executions, _ = _counted(graph)
+  executions, _ = _counted(load_graph(tf_graph.as_graph_def(), fetches=["out"], batch_size=3))
   assert executions("Tanh") == {expected} and expected > 1
 
 

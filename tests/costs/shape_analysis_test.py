@@ -48,8 +48,7 @@ def test_what_is_fed_has_the_shape_it_was_bound_to(load):
   def build(v1, tf):
     tf.identity(v1.placeholder(tf.float32, [None, 3], name="x"), name="fetch")
 
-  graph = load(build, batch_size=7)
-  outputs = analyse(graphs.analysis_graph_def(graph)).outputs
+  outputs = analyse(graphs.analysis_graph_def(load(build, batch_size=7))).outputs
   assert [dim.size for dim in outputs["fetch"][0].shape.dim] == [7, 3]
 
 
@@ -101,9 +100,8 @@ def test_shapes_that_contradict_the_graph_are_an_error_with_tensorflows_sentence
     x = tf.compat.v1.placeholder(tf.float32, [None, 64, 64, 32], name="x")
     kernel = tf.compat.v1.placeholder(tf.float32, [3, 3, 16, 32], name="k")
     tf.nn.conv2d_transpose(x, kernel, [32, 128, 128, 16], 2, name="up")  # for batches of 32
-  graph = load_graph(tf_graph.as_graph_def(), fetches=["up"], batch_size=8)
   with pytest.raises(CostError, match=r"'\{\{node up\}\}.*\[8,64,64,32\].*correct batch_size"):
-    work_of(graph, cache=False)
+    work_of(load_graph(tf_graph.as_graph_def(), fetches=["up"], batch_size=8), cache=False)
   assert work_of(load_graph(tf_graph.as_graph_def(), fetches=["up"], batch_size=32), cache=False)
 
 

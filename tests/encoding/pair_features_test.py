@@ -192,8 +192,7 @@ def test_features_are_what_their_definitions_say(devices, packing):
       if not problem.allowed[g, d]:
         assert not rows[d].any()
         continue
-      expected = np.clip(oracle.features(g, d), -8, 8)
-      for name, value, want in zip(NAMES, rows[d], expected):
+      for name, value, want in zip(NAMES, rows[d], np.clip(oracle.features(g, d), -8, 8)):
         assert value == pytest.approx(want, rel=1e-4, abs=2e-5), (name, g, d)
 
 
@@ -226,6 +225,5 @@ def test_renaming_devices_of_one_kind_renames_the_rows():
 def test_groups_with_one_allowed_device_are_not_movable():
   problem = random_problem()
   assert not problem.allowed[:, -1].any()  # the host takes nothing here
-  tables = PairTables.build(problem)
-  np.testing.assert_array_equal(tables.movable, np.arange(problem.num_groups))
+  np.testing.assert_array_equal(PairTables.build(problem).movable, np.arange(problem.num_groups))
   assert not len(PairTables.build(random_problem(devices="k80:1")).movable)

@@ -38,8 +38,7 @@ def test_handles_are_followed_through_ops_that_pass_them_on():
     variable = tf.compat.v1.get_variable("v", [2], use_resource=True)
     handle = tf.identity(variable.handle, name="passed")
     tf.raw_ops.ReadVariableOp(resource=handle, dtype=tf.float32, name="read")
-  graph = load_graph(tf_graph, fetches=["read:0"])
-  assert mates(graph, "read") == {"v", "passed", "read"}
+  assert mates(load_graph(tf_graph, fetches=["read:0"]), "read") == {"v", "passed", "read"}
 
 
 def test_handles_of_one_resource_by_name_are_together_and_anonymous_ones_are_not():

@@ -34,8 +34,7 @@ def test_a_graph_def_is_initialised_by_its_own_op():
   with tf_graph.as_default(), tf.control_dependencies(
       [op for op in tf_graph.get_operations() if op.name.endswith("/Assign")]):
     tf.no_op(name="init")
-  graph = load_graph(tf_graph, fetches=["train"])
-  ops, fed, _ = _runs(graph, tf_graph)
+  ops, fed, _ = _runs(load_graph(tf_graph, fetches=["train"]), tf_graph)
   assert [op.name for op in ops] == ["init"] and not fed
 
 

@@ -17,8 +17,7 @@ def _check_placement(problem, placement):
 @pytest.mark.parametrize("seed", range(5))
 def test_placements_keep_colocation_and_allowed_devices(method, seed, random_problem):
   problem = random_problem(seed)
-  placement = PLACERS[method](problem, Budget(max_evaluations=60), seed)
-  _check_placement(problem, placement)
+  _check_placement(problem, PLACERS[method](problem, Budget(max_evaluations=60), seed))
   assert 1 <= problem.search_log.evaluations <= 60
 
 

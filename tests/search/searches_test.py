@@ -35,8 +35,7 @@ def test_searches_are_never_worse_than_their_start(search, seed, random_problem)
   problem = random_problem(seed)
   single(problem)
   before = (not problem.search_log.best_fits, problem.search_log.best_objective_us)
-  placement = search(problem, Budget(max_evaluations=60), seed)
-  found = problem.evaluate_ops(placement)
+  found = problem.evaluate_ops(search(problem, Budget(max_evaluations=60), seed))
   assert (not found.fits[0], found.objective_us[0]) <= before
 
 

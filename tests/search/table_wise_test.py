@@ -40,5 +40,4 @@ def test_a_table_goes_where_there_is_room_and_its_sparse_gradient_goes_along(
       op_types=["VarHandleOp", "ConcatV2", "Sum"] + [
           "VarHandleOp", "ResourceGather", "Slice", "Sum", "ResourceScatterAdd"] * 2,
       colocation=np.array([0, 1, 2, 3, 3, 5, 6, 3, 8, 8, 10, 11, 8], np.int32))
-  found = registry.find("tables_by_size").load()(problem)
-  assert found.tolist() == [0, 0, 0] + [1, 1, 0, 1, 1] * 2
+  assert registry.find("tables_by_size").load()(problem).tolist() == [0, 0, 0] + [1, 1, 0, 1, 1] * 2
