@@ -68,8 +68,7 @@ def found_devices() -> Dict[str, Any]:
     for physical in tf.config.list_physical_devices(kind):
       properties = found.get(f"{kind}:{physical.name.rpartition(':')[2]}")
       # A physical device without a configuration is one logical device.
-      parts = tf.config.get_logical_device_configuration(physical) or [None]
-      for _ in parts:
+      for _ in tf.config.get_logical_device_configuration(physical) or [None]:
         if properties is not None:
           logical.append((f"/{kind}:{number}", properties))
         number += 1

@@ -142,8 +142,7 @@ def replicas_table(rows: pd.DataFrame, out: str) -> str:
     out: the evaluation's directory, for the reports.
   """
   rows = _named(rows)
-  others = rows[(rows["method"] != REPLICAS) & rows["fits"]]
-  alone_us = others.groupby(CASE)["step_time_us"].min()
+  alone_us = rows[(rows["method"] != REPLICAS) & rows["fits"]].groupby(CASE)["step_time_us"].min()
   lines, ratios = [], []
   for row in rows[rows["method"] == REPLICAS].to_dict("records"):
     us = row["step_time_us"]

@@ -236,8 +236,7 @@ def _train_op(table: NodeTable) -> Optional[int]:
   whole = [end for end in ends[:_MAX_ENDS] if traversal.ancestors(
       table.num_nodes, table.producers, table.consumers, [end])[updates].all()]
   if len(whole) > 1:
-    called_so = [i for i in whole if _TRAIN_NAME.match(table.names[i].rpartition("/")[2])]
-    whole = called_so or whole
+    whole = [i for i in whole if _TRAIN_NAME.match(table.names[i].rpartition("/")[2])] or whole
   if len(whole) == 1:
     return whole[0]
   shown = ", ".join(repr(table.names[end]) for end in (whole or ends)[:5])

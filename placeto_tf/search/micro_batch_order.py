@@ -245,8 +245,7 @@ class _Schedule:
     if 0 <= lane < self._lanes and lane % self._count >= self._in_flight and self._left[earlier]:
       self._held.setdefault(earlier, []).append(op)
       return
-    queue = self._ready[self._place[op]].setdefault(lane, [])
-    heapq.heappush(queue, (self._rank[op], op))
+    heapq.heappush(self._ready[self._place[op]].setdefault(lane, []), (self._rank[op], op))
 
   def _start(self, device: int, now: float, started: List[int]) -> None:
     """Starts the next op of the device's lane, or of the lane whose turn comes."""

@@ -34,8 +34,7 @@ def _load(**options):
 
 def _placed(graph):
   indices = np.arange(graph.num_ops, dtype=np.int32) % 2
-  costs = estimate_costs(graph, CLUSTER)
-  result = Simulator(graph, costs, CLUSTER).simulate(indices)
+  result = Simulator(graph, estimate_costs(graph, CLUSTER), CLUSTER).simulate(indices)
   return Placement.from_indices(
       graph, CLUSTER, indices, method="random", seed=0, evaluations=1,
       step_time_us=float(result.step_time_us), lower_bound_us=0.1,

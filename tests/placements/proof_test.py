@@ -69,8 +69,7 @@ def _feeds(graph, seed=0):
 def _train(tf_graph, model, feeds, num_cpus):
   """Losses of five steps, and with several devices the RunMetadata of the last."""
   losses, metadata = [], v1.RunMetadata()
-  config = session_lib.session_config(num_cpus=num_cpus)
-  with v1.Session(graph=tf_graph, config=config) as session:
+  with v1.Session(graph=tf_graph, config=session_lib.session_config(num_cpus=num_cpus)) as session:
     session.run(model.init_op)
     for step in range(_STEPS):
       last = step == _STEPS - 1 and num_cpus > 1
@@ -142,8 +141,7 @@ def test_ops_run_where_a_random_placement_puts_them_and_losses_do_not_change(spe
   indices = _random_placement(graph, seed=1)
   placement = Placement.from_indices(graph, _cluster(), indices)
   # The placement is a hard one: both devices are full, and all parts of a step are cut.
-  movable = graph.has_kernel[:, KERNEL_TYPES.index("CPU")]
-  assert movable.all()
+  assert graph.has_kernel[:, KERNEL_TYPES.index("CPU")].all()
   assert np.bincount(indices, minlength=2).min() >= 0.3 * graph.num_ops
   cut = _parts_cut(graph, indices)
   assert set(cut) == {"forward", "gradient", "optimizer"}
@@ -167,8 +165,7 @@ def test_the_proof_notices_an_op_that_ran_elsewhere():
   moved = indices.copy()
   members = graph.colocation == graph.colocation[graph.op_index["softmax/kernel"]]
   moved[members] = 1 - moved[members]
-  other = Placement.from_indices(graph, _cluster(), moved)
-  elsewhere, idle = _unaccounted(graph, other, metadata)
+  elsewhere, idle = _unaccounted(graph, Placement.from_indices(graph, _cluster(), moved), metadata)
   assert set(elsewhere) == {graph.op_names[i] for i in np.flatnonzero(members)} and not idle
 
 

@@ -110,8 +110,7 @@ def test_calls_of_a_live_graph_stay_calls_and_run_where_they_are_placed():
   indices = np.zeros(graph.num_ops, dtype=np.int32)
   first = next(i for i, name in enumerate(graph.op_names) if name.startswith(f"{calls[0]}/"))
   indices[graph.colocation == graph.colocation[first]] = 1
-  placement = Placement.from_indices(graph, Cluster.parse("cpu:2"), indices)
-  assert placement.apply(tf_graph) is tf_graph
+  assert Placement.from_indices(graph, Cluster.parse("cpu:2"), indices).apply(tf_graph) is tf_graph
   assert [tf_graph.get_operation_by_name(name).device for name in calls] == [
       "/device:CPU:1", "/device:CPU:0"]
   _, devices = _run(tf_graph.as_graph_def())

@@ -133,6 +133,5 @@ def test_disconnected_parts_are_spread(make_problem, make_cluster):
 
 
 def test_a_target_ends_it_without_a_claim_to_be_optimal(make_problem, make_cluster):
-  problem = _wide(make_problem, make_cluster)
-  log = _auto(problem, Budget(max_evaluations=5000, target_us=1e9))
+  log = _auto(_wide(make_problem, make_cluster), Budget(max_evaluations=5000, target_us=1e9))
   assert log.evaluations < 100 and not log.proven

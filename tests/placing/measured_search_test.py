@@ -35,8 +35,7 @@ class _FakeMeasurer:
 @pytest.fixture(name="problem")
 def problem_fixture(graph, cluster):
   costs = estimate_costs(graph, cluster, cache=False)
-  allowed = allowed_devices(graph, cluster)
-  grouping = group_ops(graph, costs, allowed, max_groups=12)
+  grouping = group_ops(graph, costs, allowed_devices(graph, cluster), max_groups=12)
   return PlacementProblem(graph, costs, cluster, grouping)
 
 

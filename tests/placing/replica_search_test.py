@@ -69,8 +69,7 @@ def test_where_compute_outweighs_the_links_replicas_win(placed):
 def test_the_placement_is_of_the_replicated_graph(placed):
   names = set(placed.placement)
   assert "replica_0/product_0" in names and "replica_1/product_0" in names
-  placed_graph = placed.placement.apply(placed.graph.source.graph_def)
-  assert all(node.device for node in placed_graph.node)
+  assert all(node.device for node in placed.placement.apply(placed.graph.source.graph_def).node)
 
 
 def test_the_report_says_that_the_feeds_stay_and_that_replicas_were_checked(placed):

@@ -69,8 +69,7 @@ def test_initialising_and_restoring_serve_all_replicas(tmp_path, use_resource):
     for _ in range(2):
       session.run(list(replicated.graph.fetches), {"x:0": x})
     session.run("tripled" if use_resource else "tripled:0")
-    changed = equal_copies(session, copies)
-    assert np.abs(changed["w:0"] - sampled["w:0"]).max() > 0.1
+    assert np.abs(equal_copies(session, copies)["w:0"] - sampled["w:0"]).max() > 0.1
     session.run(names.restore_op_name, {names.filename_tensor_name: path})
     for name, value in equal_copies(session, copies).items():
       np.testing.assert_array_equal(value, sampled[name], err_msg=name)
@@ -211,8 +210,7 @@ def test_a_large_mean_is_taken_in_pieces_on_all_devices(replicas, monkeypatch):
   graph = replicated.graph
   pieces = [op for op, name in enumerate(graph.op_names) if re.search("piece_[0-9]+/sum$", name)]
   assert len(pieces) == 2 * replicas  # of two matrices
-  cluster = Cluster.parse(f"k80:{replicas}")
-  costs = replicated_costs(replicated, cluster)
+  costs = replicated_costs(replicated, Cluster.parse(f"k80:{replicas}"))
   sizes = costs.output_bytes[graph.output_offsets[pieces]]
   assert sizes.sum() == 4 * (35 + 21) and sizes[:replicas].max() - sizes[:replicas].min() <= 4
   spread = layouts(replicated, costs, list(range(replicas)))[1]

@@ -136,8 +136,7 @@ def test_whole_replicas_can_begin_inside_one_host(replicated):
 
 def test_replicas_that_move_together_stay_each_others_images(problem, replicated):
   problem = problem.renewed()
-  start = place_shares(problem)
-  start_us = problem.simulator.simulate(start).step_time_us
+  start_us = problem.simulator.simulate(place_shares(problem)).step_time_us
   found = anneal_symmetric(problem, Budget(max_evaluations=300), 0)
   assert problem.simulator.simulate(found).step_time_us <= start_us
   assert problem.search_log.evaluations <= 300
