@@ -214,9 +214,7 @@ def format_shape(shape: Shape) -> str:
 
 def dimensions(shape: TensorShapeProto) -> Shape:
   """Returns the dimensions, -1 for an unknown one; None for an unknown rank."""
-  if shape.unknown_rank:
-    return None
-  return tuple(dim.size for dim in shape.dim)
+  return None if shape.unknown_rank else tuple(dim.size for dim in shape.dim)
 
 
 def _is_size(value: Any) -> bool:

@@ -569,9 +569,7 @@ class AxisRules:
       raise NotFollowed("adds up rows by indices that cannot be assigned to examples")
     rank, data = len(self._shape(op, 1)), self._rows(data)
     # All replicas add up rows by the same ids, so the global result is the sum over replicas.
-    if data.axis < rank:
-      return _SUM
-    return Sharded(data.axis - rank + 1, data.outer)
+    return _SUM if data.axis < rank else Sharded(data.axis - rank + 1, data.outer)
 
   def _gather_nd(self, op: int, specs: Sequence[Spec]) -> Spec:
     table, indices = specs[0], specs[1]
