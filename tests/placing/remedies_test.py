@@ -196,6 +196,11 @@ def test_functions_are_handed_over_as_their_messages_say():
   assert not any("keep the object" in note for note in placeto.load_graph(concrete).notes)
 
 
+def test_a_found_placement_takes_no_other_devices_but_a_plan_is_made_for_them():
+  said = sentence(placeto.compile_step, len, placement="plan.json", device_map={})
+  assert "leave out device_map; for other devices" in said and "plan_step for a cluster" in said
+
+
 def test_a_subclassed_model_is_handed_over_with_a_batch_or_as_its_function():
   class Model(tf.keras.Model):
     def __init__(self):
