@@ -156,8 +156,7 @@ def test_calls_in_v1_loops_keep_their_constants_in_the_loop():
       lambda i, _: i < 3, lambda i, h: (i + 1, inner(h)), [0, x])[1])
   lowered, _ = inline_functions(graph_def)
   graph = load_graph(lowered, fetches=fetches)  # refuses ops that mix loops
-  runs = work_of(graph, cache=False).executions
-  assert runs[graph.op_types.index("Tanh")] == 3.0
+  assert work_of(graph, cache=False).executions[graph.op_types.index("Tanh")] == 3.0
   assert_same(graph_def, fetches)
 
 
