@@ -89,7 +89,7 @@ def main() -> None:
   entry_point.import_tensorflow_quietly()
   result = publishing.place_into(
       FLAGS.out, FLAGS.graph, FLAGS.cluster, config, loading=shared_flags.graph_options(),
-      observer=Observer(shown=True))
+      observer=Observer(shown=True), why=FLAGS.why)
   print(tables.table(result, verbose=FLAGS.verbose))
   if FLAGS.why:
     print("\n".join(explaining.why_lines(result, FLAGS.why)))

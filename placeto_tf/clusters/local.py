@@ -68,8 +68,7 @@ def found_devices() -> Dict[str, Any]:
     for physical in tf.config.list_physical_devices(kind):
       properties = found.get(f"{kind}:{physical.name.rpartition(':')[2]}")
       # A physical device without a configuration is one logical device.
-      parts = tf.config.get_logical_device_configuration(physical) or [None]
-      for _ in parts:
+      for _ in tf.config.get_logical_device_configuration(physical) or [None]:
         if properties is not None:
           logical.append((f"/{kind}:{number}", properties))
         number += 1
@@ -172,9 +171,8 @@ def _fields(properties: DeviceProperties) -> Dict[str, Any]:
   """Converts properties to proto JSON, with 64-bit integers as numbers."""
   from google.protobuf import json_format
 
-  fields = json_format.MessageToDict(properties)
   return {key: int(value) if isinstance(value, str) and value.isdigit() and key != "model"
-          else value for key, value in fields.items()}
+          else value for key, value in json_format.MessageToDict(properties).items()}
 
 
 def _capability(text: str) -> Tuple[int, int]:

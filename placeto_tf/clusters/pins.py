@@ -135,8 +135,9 @@ def matching_ops(regex: str, names: Sequence[str]) -> List[int]:
   for text in (regex, f"(.*/)?({regex})(/.*)?", f"(.*/)?({regex})_[0-9]+(/.*)?"):
     try:
       pattern = re.compile(text)
-    except (re.error, RecursionError, OverflowError) as error:
-      raise PlacementError(f"{regex!r:.200} is not a regular expression: {error}") from None
+    except (re.error, RecursionError, OverflowError, TypeError) as error:
+      raise PlacementError(f"{regex!r:.200} is not a regular expression ({error}); give a text: a "
+                           "whole name, 'embedding/.*', or that of a layer or scope") from None
     # fullmatch: a part of a name is no match.
     matching = [op for op, name in enumerate(names) if pattern.fullmatch(name)]
     if matching:
@@ -144,8 +145,9 @@ def matching_ops(regex: str, names: Sequence[str]) -> List[int]:
   parts = {re.sub(r"_[0-9]+$", "", part) for name in names for part in name.split("/")}
   near = difflib.get_close_matches(regex, sorted(parts), cutoff=0.5)
   raise PlacementError(
-      f"{regex!r} matches none of the {len(names)} ops; give a whole name, 'embedding/.*', or "
-      "the name of a layer or scope" + (f"; names like it: {listed(near)}" if near else ""))
+      f"{regex!r} matches none of the {len(names)} ops; give a whole name, " + (
+          f"or that of a layer or scope alone, such as {listed([*map(repr, near)])}" if near else
+          "'embedding/.*', or the name of a layer or scope"))
 
 
 def _apart(graph: ComputationGraph, label: int) -> str:

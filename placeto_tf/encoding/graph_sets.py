@@ -92,9 +92,8 @@ def make_graph_set(
   """
   cluster = Cluster.parse(config.cluster)
   rows: List[Row] = []
-  names = [MANIFEST, RECORDS, SCHEMA, *map(config.file_name, config.specs)]
   with outputs.ResultDirectory(out) as results:
-    results.claim(names)
+    results.claim([MANIFEST, RECORDS, SCHEMA, *map(config.file_name, config.specs)])
     with tf.io.TFRecordWriter(os.path.join(results.path, RECORDS)) as writer:
       for spec in config.specs:
         name = config.file_name(spec)

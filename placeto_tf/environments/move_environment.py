@@ -35,6 +35,7 @@ from placeto_tf.environments import driving
 from placeto_tf.environments.move_process import MOST_GROUPS, MoveProcess
 from placeto_tf.environments.problems import StartedProblem
 from placeto_tf.environments.schedule import Schedule
+from placeto_tf.errors import PlacementError
 from placeto_tf.placements import Placement
 from placeto_tf.problem.budget import Budget
 
@@ -257,6 +258,10 @@ class MoveEnvironment(driving.BatchEnvironment):
   def _step(self, action) -> ts.TimeStep:
     process, arms = self.process, self._observed[ARM]
     assert process is not None  # tf-agents resets first
+    action = np.asarray(action)
+    if action.dtype.kind not in "iu" or ((action < 0) | (action >= self.arms)).any():
+      raise PlacementError(f"action is {action}; expected whole numbers from 0 to {self.arms - 1}, "
+                           "of which the first num_actions of the observation are moves")
     # An action that is no open move, or comes after the end, changes nothing.
     reward = np.zeros(np.shape(action), np.float32)
     if not process.over and np.all(action < self._observed[NUM_ACTIONS]):

@@ -43,7 +43,7 @@ from placeto_tf.placing.replica_search import place_replicas
 from placeto_tf.problem.budget import Budget
 from placeto_tf.problem.executors import Executor, Shared, executor_at, result_of
 from placeto_tf.problem.placement_problem import PlacementProblem
-from placeto_tf.replication import ReplicaSource, load_with_replicas
+from placeto_tf.replication import ReplicaSource, check_specs, load_with_replicas
 from placeto_tf.search.independent_runs import Runs
 from placeto_tf.search.lower_bounds import lower_bound_us
 
@@ -111,7 +111,11 @@ class _Evaluation:
       for row in read_results(self._path).to_dict("records"):
         budget = None if pd.isna(row["budget"]) else int(row["budget"])
         self._done[Key(row["graph"], row["cluster"], row["method"], row["seed"], budget)] = row
-    # Missing or damaged weights are found before the first run.
+    # Wrong specs, and missing or damaged weights, are found before the first run.
+    left = self._left(replicas=False) + self._left(replicas=True)
+    check_specs(key.graph for key in left)
+    for cluster in {key.cluster for key in left}:
+      Cluster.parse(cluster)
     for method in map(registry.find, config.methods):
       registry.read_weights(method, config.weights_of(method))
     # Settings on which all rows depend must not change.

@@ -123,9 +123,7 @@ def why_fixed(variable: tf.Variable, piped: Set[int]) -> str:
   handle = getattr(inner, "__dict__", {}).get("_handle")
   if handle is None or not hasattr(handle, "backing_device"):  # only eager tensors have it
     return f"it is a {type(inner).__name__}, whose resource cannot be replaced"
-  if id(inner.handle) in piped:
-    return "a tf.data pipeline reads it"
-  return ""
+  return "a tf.data pipeline reads it" if id(inner.handle) in piped else ""
 
 
 def unwrapped(variable: Union[tf.Variable, keras.Variable]) -> tf.Variable:

@@ -11,6 +11,7 @@ import sys
 from typing import Any, Iterator, List, Optional
 
 from placeto_tf.errors import GraphError
+from placeto_tf.graphs.shapes import check_batch_size
 from placeto_tf.on_use import ConcreteFunction, keras, tf
 
 _PACKAGES = ("keras", "tf_keras")
@@ -56,8 +57,10 @@ def step_specs(model: keras.Model, batch_size: Optional[int]) -> Any:
     loss lack the last dimension and have the type int32.
 
   Raises:
-    GraphError: the model does not know its inputs, or there is no loss to derive the targets from.
+    GraphError: the model does not know its inputs, or there is no loss to derive the targets from;
+      or the batch size is wrong.
   """
+  check_batch_size(batch_size)
   loss = vars(model).get("loss")  # Keras 3 has a method of the name, too
   if loss is None or loss == {}:
     raise GraphError(

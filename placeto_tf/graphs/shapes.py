@@ -141,6 +141,13 @@ def shapes_of_iterator(node: NodeDef, batch_size: Optional[int]) -> Optional[Tup
                for shape in stated)
 
 
+def check_batch_size(batch_size: Any) -> None:
+  """Raises GraphError if a batch size is given and is no whole number from 1."""
+  if batch_size is not None and (not _is_size(batch_size) or batch_size < 1):
+    raise GraphError(f"batch_size is {batch_size!r:.60}; expected a whole number of at least 1, "
+                     f"such as {option('batch_size', 32)}")
+
+
 def check_given(
     batch_size: Any, feed_shapes: Optional[Mapping[str, Sequence[int]]]
 ) -> Mapping[str, Tuple[int, ...]]:
@@ -153,8 +160,7 @@ def check_given(
   Raises:
     GraphError: a size is no whole number, or too small.
   """
-  if batch_size is not None and (not _is_size(batch_size) or batch_size < 1):
-    raise GraphError(f"batch size {batch_size!r} is not a positive whole number; try 32")
+  check_batch_size(batch_size)
   shapes = {}
   for name, shape in (feed_shapes or {}).items():
     # A text is iterable, too, and would be read as a list of letters.
@@ -208,9 +214,7 @@ def format_shape(shape: Shape) -> str:
 
 def dimensions(shape: TensorShapeProto) -> Shape:
   """Returns the dimensions, -1 for an unknown one; None for an unknown rank."""
-  if shape.unknown_rank:
-    return None
-  return tuple(dim.size for dim in shape.dim)
+  return None if shape.unknown_rank else tuple(dim.size for dim in shape.dim)
 
 
 def _is_size(value: Any) -> bool:

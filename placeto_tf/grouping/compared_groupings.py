@@ -48,8 +48,7 @@ def single_consumer(
   Returns:
     [N] labels, equal for ops of one group.
   """
-  labels = graph.colocation
-  contraction = contract(graph, costs, allowed_ops, labels)
+  contraction = contract(graph, costs, allowed_ops, graph.colocation)
   cap_us = CAP_OVER_MEAN * float(contraction.weight_us.sum()) / max_groups
   for _ in range(_ROUNDS):
     merger = Merger(contraction)

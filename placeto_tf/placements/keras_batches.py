@@ -31,9 +31,7 @@ def as_batch(data: Any, floatx: str = "float32") -> traced_steps.Batch:
       return None
     if isinstance(value, np.ndarray) and value.dtype.kind == "f":
       return tf.convert_to_tensor(value, floatx)
-    if traced_steps.is_tensor(value):
-      return value
-    return tf.convert_to_tensor(value)
+    return value if traced_steps.is_tensor(value) else tf.convert_to_tensor(value)
 
   data = tf.nest.map_structure(convert, data)
   if isinstance(data, (tuple, list)) and not hasattr(data, "_fields"):

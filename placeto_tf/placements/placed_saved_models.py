@@ -226,9 +226,8 @@ class _Body:
     self._nodes = nodes
     self._originals = originals
     self._op_defs = OpDefs(library)
-    data = data_inputs(site)
     self.arguments = dict(zip(
-        (arg.name for arg in function.signature.input_arg), map(self._resolve, data)))
+        (arg.name for arg in function.signature.input_arg), map(self._resolve, data_inputs(site))))
 
   def place(self) -> bool:
     """Rewrites the function in place; returns whether the call was inlined.

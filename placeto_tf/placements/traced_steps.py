@@ -127,11 +127,12 @@ class FunctionStep(TracedStep):
       batch_size: see the class; by default the batch size of the iterator's dataset.
 
     Raises:
-      GraphError: the function cannot be called.
+      GraphError: the function cannot be called, or the batch size is wrong.
     """
     from tensorflow.python.eager.polymorphic_function import autograph_util
 
     check_eager()
+    shapes.check_batch_size(batch_size)
     if not callable(function) or keras_models.is_keras_model(function):
       raise GraphError(
           f"expected a training step, a function, got {type(function).__name__}; for a compiled "

@@ -8,7 +8,7 @@ from typing import Iterable, Mapping, Optional, Sequence, Tuple, Union
 from placeto_tf.clusters.cluster import Cluster
 from placeto_tf.costs.estimate import Source
 from placeto_tf.costs.look import MODES
-from placeto_tf.errors import ClusterError, PlacementError, check_at_least, check_one_of
+from placeto_tf.errors import ClusterError, PlacementError, check_at_least, check_one_of, option
 from placeto_tf.placements import Placement
 from placeto_tf.placing import registry
 from placeto_tf.problem.budget import Budget
@@ -196,6 +196,9 @@ def _check_replicas(replicas: Union[int, str]) -> None:
   if replicas == AUTO or pipeline_strategy(replicas):
     return
   if isinstance(replicas, bool) or not isinstance(replicas, int) or replicas < 1:
+    # Of a name in tables, such as "2 mirrored".
+    hint = {"mirrored": option("mirrored_variables", "yes", "mirrored_variables=True"),
+            "sliced": option("slices")}.get(str(replicas).rpartition(" ")[2])
     raise PlacementError(
         f"replicas is {replicas!r}; expected auto, a whole number of at least 1, or groups x "
-        "micro-batches such as '2 x 8'")
+        "micro-batches such as '2 x 8'" + (f", here the number with {hint}" if hint else ""))

@@ -130,7 +130,8 @@ def _apply_to_path(result: Any, path: str, out_dir: Optional[str], **options: An
     # Load the spec without its number of replicas, because the result has the replicas.
     proto = load_graph(split_spec(path)[0]).origin.proto
   else:
-    _, proto, _ = files.read_file(path, whole.origin.format)
+    own = whole.origin.format  # also of live graphs, which no file has
+    _, proto, _ = files.read_file(path, own if own in files.FORMATS else None)
   return apply_result(result, proto, None, **options)
 
 

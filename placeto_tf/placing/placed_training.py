@@ -141,7 +141,7 @@ class PlacedStep:
       return repr(self)
     lines = [f"Training step of {self.name!r}. "
              f"{self.verdict or 'It is measured when the first batch comes.'}",
-             f"Simulated: {plan.text}; batches of {plan.batch_size or 'varying size'}."]
+             f"Planned: {plan.text}; batches of {plan.batch_size or 'varying size'}."]
     # The first entry is the step that was planned.
     others = dict.fromkeys(
         f"{step.batch_size} run {step.text(plan.replicas)}" for step in self.steps[1:])

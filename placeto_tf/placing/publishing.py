@@ -13,6 +13,7 @@ import os
 from typing import Any, Dict, Mapping, Optional
 
 from placeto_tf.clusters.cluster import Cluster
+from placeto_tf.clusters.pins import matching_ops
 from placeto_tf.errors import counted, listed
 from placeto_tf.files import outputs
 from placeto_tf.graphs.computation_graph import ComputationGraph
@@ -32,7 +33,7 @@ _NAMES = ("README.md", "placement.json", "report.json", "timeline.json", "timeli
 
 def place_into(
     out: Optional[str], graph: str, cluster: str, config: PlacingConfig, *,
-    loading: Mapping[str, Any], observer: Observer,
+    loading: Mapping[str, Any], observer: Observer, why: Optional[str] = None,
 ) -> PlacingResult:
   """Places a graph and writes the results into a directory, all of them or none.
 
@@ -43,6 +44,8 @@ def place_into(
     config: the options.
     loading: options of `load_graph`.
     observer: receives the progress.
+    why: regex of ops to explain, which is checked before the search; names of replicas' ops are not
+      known then.
 
   Raises:
     PlacetoError: the graph, cluster or an option is wrong, nothing fits, or `out` is in use.
@@ -55,6 +58,8 @@ def place_into(
     loaded = run.load(graph, config, loading)
   whole = loaded.graph if isinstance(loaded, ReplicaSource) else loaded
   observer.say(step_line(whole))
+  if why and whole is loaded:
+    matching_ops(why, whole.op_names)
   if directory is None:
     return run.place_with(loaded, devices, config, observer=observer)
   with directory as workspace:

@@ -31,6 +31,7 @@ from placeto_tf.clusters.cluster import Cluster
 from placeto_tf.errors import GraphError, counted
 from placeto_tf.placing import registry, running
 from placeto_tf.placing.auto import time_for_a_search
+from placeto_tf.placing.result import INTERRUPTED
 from placeto_tf.problem.budget import Budget
 from placeto_tf.problem.placement_problem import PlacementProblem
 from placeto_tf.problem.search_log import SearchLog
@@ -106,7 +107,7 @@ def search_replicas(
     candidates: Sequence[Candidate], budget: Budget, seed: int = 0, runs: Runs = ONE_RUN,
     announce: Callable[[PlacementProblem, str], None] = lambda problem, name: None,
     more: Callable[[float], List[Candidate]] = lambda example_us: [],
-) -> Candidate:
+) -> Tuple[Candidate, str]:
   """Searches all candidates within one budget.
 
   Args:
@@ -119,9 +120,11 @@ def search_replicas(
       to make them does not count.
 
   Returns:
-    The best candidate; among equal ones, the one with fewest replicas, then with shared variables.
+    The best candidate (among equal ones, the one with fewest replicas, then with shared variables),
+    and the reason why the search ended.
   """
-  tried, run = list(candidates), functools.partial(running.run, seed=seed, runs=runs)
+  tried, ended = list(candidates), "the budget is used"
+  run = functools.partial(running.run, seed=seed, runs=runs)
   used = SearchLog()  # of all candidates together; their logs have its clock
 
   def part(candidate: Candidate, share: float) -> Budget:
@@ -189,8 +192,9 @@ def search_replicas(
   except KeyboardInterrupt:
     if any(each.problem.search_log.best_placement is None for each in tried):
       raise
+    ended = INTERRUPTED
   return min((each for each in tried if not each.reference),
-             key=lambda each: (each.rank, each.replicas, each.mirrored, each.sliced))
+             key=lambda each: (each.rank, each.replicas, each.mirrored, each.sliced)), ended
 
 
 def _possible(candidates: List[Candidate]) -> List[Candidate]:

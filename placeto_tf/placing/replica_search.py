@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import dataclasses
 import time
-from typing import Dict, List, Optional, Set, Tuple, Union
+from typing import Any, Dict, List, Optional, Set, Tuple, Union
 
 import numpy as np
 
@@ -124,7 +124,7 @@ class _ReplicaSearch:
     # The time of the search, without the check.
     started = time.monotonic()
     with self.observer.search(config.budget) as progress:
-      best = search_replicas(
+      best, ended = search_replicas(
           self.candidates, config.budget, config.seed, Runs(config.num_runs), progress, pipelines)
     seconds = time.monotonic() - started
     # The reason why the largest number of replicas with shared variables could not be made.
@@ -144,7 +144,8 @@ class _ReplicaSearch:
         {strategy_name(*each): why for each, why in self.not_made.items()
          if each[0] > 1 or each[3]},
         self.source.graph, _data_parallel(widest, by_process=True) if shared else None)
-    return _result(self.candidates, best, replication, config, seconds)
+    return _result(
+        self.candidates, best, replication, config, seconds=seconds, ended=ended)
 
   def _slices(self, problem: PlacementProblem) -> Dict[str, int]:
     """Returns the tables to split, with their numbers of slices."""
@@ -270,8 +271,7 @@ def _data_parallel(candidate: Candidate, by_process: bool = False) -> Optional[R
   """Returns the baseline with a candidate's replicas; None if it computes other results."""
   if candidate.replicas == 1:
     return None
-  problem, replicated = candidate.problem, candidate.replicated
-  cluster = problem.cluster
+  problem, replicated, cluster = candidate.problem, candidate.replicated, candidate.problem.cluster
   if by_process:  # no launch waits for another GPU's; gradients are summed by NCCL
     cluster = dataclasses.replace(
         cluster, launch_us=0.0, bandwidth_bytes_per_us=all_reduce_bandwidth(
@@ -294,19 +294,18 @@ def _data_parallel(candidate: Candidate, by_process: bool = False) -> Optional[R
 
 def _result(
     candidates: List[Candidate], best: Candidate, replication: Replication, config: PlacingConfig,
-    seconds: float) -> PlacingResult:
+    **more: Any) -> PlacingResult:
   """Returns the result of the best candidate, with its replicas, or raises if nothing fits."""
   problem = best.problem
   check_fits(problem, f", of any number of replicas ({best.strategy} come closest)")
   baselines = _baselines(candidates, best, replication)
-  chosen = replication.chosen
-  notes = chosen.notes if chosen is not None else ()
+  notes = () if replication.chosen is None else replication.chosen.notes
   if replication.refused:
     notes += (f"no more replicas: {replication.refused}",)
   return PlacingResult.of(
       problem, problem.search_log.best_known, baselines, config,
-      evaluations=sum(each.problem.search_log.evaluations for each in candidates), seconds=seconds,
-      proven=False, notes=notes, replication=replication)
+      evaluations=sum(each.problem.search_log.evaluations for each in candidates),
+      proven=False, notes=notes, replication=replication, **more)
 
 
 def _baselines(

@@ -434,7 +434,9 @@ def loaded(placement: Found, options: Mapping[str, Any]) -> Optional[Placement]:
   """
   if placement is not None and options:
     raise PlacementError(
-        f"a placement that was found before is not searched for; leave out {', '.join(options)}")
+        f"a placement that was found before is not searched for; leave out {', '.join(options)}"
+        + ("; for other devices search again, with plan_training or plan_step for a cluster of "
+           "them, such as 'cpu:4'" if "device_map" in options else ""))
   if isinstance(placement, TrainingPlan):
     return placement.placement
   if placement is None or isinstance(placement, Placement):

@@ -92,8 +92,10 @@ def run_lines(graph: ComputationGraph, devices: Names, workers: Names = ()) -> L
             'tf.import_graph_def(proto, name="")']
   elif "meta" not in name:
     load = [f'tf.import_graph_def(tf.GraphDef.FromString(open({name!r}, "rb").read()), name="")']
-  step = [f"print(session.run({list(graph.fetches[:_MOST_FETCHES])}, "
-          f"{{{', '.join(_feeds(graph))}}}))"]
+  # A session gives the value of an op's first output, and None for the op itself.
+  counts = dict(zip(graph.op_names, graph.output_offsets[1:] - graph.output_offsets[:-1]))
+  fetches = [f"{name}:0" if counts.get(name) else name for name in graph.fetches[:_MOST_FETCHES]]
+  step = [f"print(session.run({fetches}, {{{', '.join(_feeds(graph))}}}))"]
   # Queues that threads of the program fill; only a MetaGraph has their runners.
   if "meta" in name and "queue_runners" in graph.origin.proto.collection_def:
     # Python may abort at its end while threads of queues still run.

@@ -192,9 +192,8 @@ def declared_in(package: str, *more: ModuleType) -> Tuple[Method, ...]:
   Raises:
     PlacementError: two methods have the same name.
   """
-  root = importlib.import_module(package)
   modules = (importlib.import_module(f"{package}.{info.name}")
-             for info in pkgutil.iter_modules(root.__path__))
+             for info in pkgutil.iter_modules(importlib.import_module(package).__path__))
   # Enums keep the order of their definition.
   kinds = list(Kind)
   found = sorted(

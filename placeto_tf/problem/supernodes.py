@@ -129,8 +129,7 @@ def placed_supernodes(problem: PlacementProblem, placement: np.ndarray, count: i
     placement: [N] int32.
     count: approximate number of supernodes.
   """
-  groups = problem.grouping.group_of_op
-  if count == problem.num_groups and _agrees(groups, placement):
+  if count == problem.num_groups and _agrees(problem.grouping.group_of_op, placement):
     return Supernodes(problem)
   return Supernodes(problem, problem.sets.merged(placement, max(1, count)))
 

@@ -547,8 +547,7 @@ class AxisRules:
 
   def _has_slots(self, op: int, i: int, rows: Sharded, positions: Positions) -> bool:
     """Returns whether the axis holds `span` slots for each example, example after example."""
-    size = self._shape(op, i)[rows.axis]
-    return rows.outer <= 1 and size == self._batch * positions.span
+    return rows.outer <= 1 and self._shape(op, i)[rows.axis] == self._batch * positions.span
 
   def _segments(self, op: int, specs: Sequence[Spec]) -> Spec:
     # data [ids..., rest...], ids [ids...] -> [segments, rest...]
@@ -570,9 +569,7 @@ class AxisRules:
       raise NotFollowed("adds up rows by indices that cannot be assigned to examples")
     rank, data = len(self._shape(op, 1)), self._rows(data)
     # All replicas add up rows by the same ids, so the global result is the sum over replicas.
-    if data.axis < rank:
-      return _SUM
-    return Sharded(data.axis - rank + 1, data.outer)
+    return _SUM if data.axis < rank else Sharded(data.axis - rank + 1, data.outer)
 
   def _gather_nd(self, op: int, specs: Sequence[Spec]) -> Spec:
     table, indices = specs[0], specs[1]

@@ -11,6 +11,7 @@ grows.
 from __future__ import annotations
 
 import dataclasses
+import os
 import re
 from typing import Any, Callable, Dict, FrozenSet, Iterable, Iterator, Mapping, Optional, Tuple
 
@@ -228,13 +229,15 @@ def load_with_replicas(source: Any, **options: Any) -> ComputationGraph:
 
 
 def check_specs(sources: Iterable[Any]) -> None:
-  """Raises GraphError if a text names an unknown model of the zoo, or an unknown option.
+  """Raises GraphError if a text names no file, or an unknown model of the zoo or option of one.
 
   Call this before building several graphs, which can take minutes.
   """
   for source in sources:
     if is_spec(source):
       zoo.resolve(re.sub("^zoo:", "", split_spec(source)[0]))
+    elif isinstance(source, str) and not os.path.exists(source):
+      raise GraphError(f"there is no graph file or directory {source!r}; check the path")
 
 
 def _smaller_spec(spec: str, count: int) -> str:

@@ -776,8 +776,7 @@ class _Propagation:
       if len(sums) != 1 or quotient and sums != [0]:
         return None
       others = [view.exponents()[i] for i in range(len(specs)) if i != sums[0]]
-      sign = -1 if quotient else 1
-      return Partial("sum", view.exponents()[sums[0]] + sign * sum(others))
+      return Partial("sum", view.exponents()[sums[0]] + (-1 if quotient else 1) * sum(others))
     # The inputs in which the op is jointly linear.
     linear = () if rule.linear is None else members(rule.linear, len(specs))
     if not set(sums) <= set(linear):

@@ -72,7 +72,7 @@ class TrainingComparison:
   def __str__(self) -> str:
     if not self.checked:
       return f"not checked: {self.reason}"
-    untold = f" ({self.untold} of them tell nothing)" if self.untold else ""
+    untold = f" ({self.untold} of them tell{'s' * (self.untold == 1)} nothing)" * (self.untold > 0)
     some = f" with {self.replicas} of {self.of} replicas" if self.replicas < self.of else ""
     unused = f", unused examples: {listed([str(each + 1) for each in self.ignored])}" if (
         self.ignored) else ""

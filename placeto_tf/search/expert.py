@@ -165,8 +165,7 @@ def _weights_us(problem: PlacementProblem, layer: np.ndarray, devices: List[int]
   movable = problem.allowed_ops[:, devices].any(axis=1)
   compute_us, cluster = problem.costs.compute_us, problem.cluster
   busy_us = compute_us + cluster.pause_us(compute_us, cluster.first_of_kind)
-  weight = np.where(movable, busy_us.min(axis=1), 0.0)
-  return np.bincount(layer, weight)
+  return np.bincount(layer, np.where(movable, busy_us.min(axis=1), 0.0))
 
 
 def balanced_pieces(weight: np.ndarray, shares: np.ndarray) -> np.ndarray:

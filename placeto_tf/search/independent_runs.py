@@ -35,9 +35,7 @@ def check_runs(count: Optional[int]) -> None:
 
 def run_seed(seed: int, number: int) -> int:
   """Returns the seed of a run; the first run's is the search's own."""
-  if number == 0:
-    return seed
-  return int(np.random.SeedSequence([seed, number]).generate_state(1)[0])
+  return seed if number == 0 else int(np.random.SeedSequence([seed, number]).generate_state(1)[0])
 
 
 @dataclasses.dataclass(frozen=True)

@@ -54,9 +54,7 @@ def to_text(value: object) -> str:
   """Returns a value in the form that `changed` takes."""
   if value is None or isinstance(value, bool):
     return str(value).lower()
-  if isinstance(value, tuple):
-    return ",".join(map(str, value))
-  return str(value)
+  return ",".join(map(str, value)) if isinstance(value, tuple) else str(value)
 
 
 def changed(config: T, settings: Sequence[str]) -> T:

@@ -123,6 +123,5 @@ def mean_cross_entropy(logits: tf.Tensor, labels: tf.Tensor) -> tf.Tensor:
     logits: [..., V].
     labels: [...] int32.
   """
-  width = logits.shape.as_list()[-1]
   return tf.reduce_mean(tf.nn.sparse_softmax_cross_entropy_with_logits(
-      labels=tf.reshape(labels, [-1]), logits=tf.reshape(logits, [-1, width])))
+      labels=tf.reshape(labels, [-1]), logits=tf.reshape(logits, [-1, logits.shape.as_list()[-1]])))

@@ -20,8 +20,7 @@ def test_counted_work_over_the_peak_is_what_grappler_says_of_the_device(load, pr
   from tensorflow.python.grappler import item as grappler_item
 
   def build(v1, tf):
-    x = v1.ones([256, 64, 64, 32])
-    y = tf.nn.relu(tf.nn.conv2d(x, v1.ones([3, 3, 32, 64]), 1, "SAME"))
+    y = tf.nn.relu(tf.nn.conv2d(v1.ones([256, 64, 64, 32]), v1.ones([3, 3, 32, 64]), 1, "SAME"))
     tf.matmul(tf.reshape(y, [256, -1]), v1.ones([64 * 64 * 64, 16]), name="fetch")
 
   graph_def = graphs.analysis_graph_def(load(build))

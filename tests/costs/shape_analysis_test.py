@@ -100,9 +100,8 @@ def test_shapes_that_contradict_the_graph_are_an_error_with_tensorflows_sentence
     x = tf.compat.v1.placeholder(tf.float32, [None, 64, 64, 32], name="x")
     kernel = tf.compat.v1.placeholder(tf.float32, [3, 3, 16, 32], name="k")
     tf.nn.conv2d_transpose(x, kernel, [32, 128, 128, 16], 2, name="up")  # for batches of 32
-  graph = load_graph(tf_graph.as_graph_def(), fetches=["up"], batch_size=8)
   with pytest.raises(CostError, match=r"'\{\{node up\}\}.*\[8,64,64,32\].*correct batch_size"):
-    work_of(graph, cache=False)
+    work_of(load_graph(tf_graph.as_graph_def(), fetches=["up"], batch_size=8), cache=False)
   assert work_of(load_graph(tf_graph.as_graph_def(), fetches=["up"], batch_size=32), cache=False)
 
 

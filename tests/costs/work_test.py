@@ -42,8 +42,7 @@ def test_convolution_counts_filter_times_output(load):
     x = v1.placeholder(tf.float32, [2, 10, 10, 3])
     tf.nn.conv2d(x, v1.ones([5, 5, 3, 7]), 1, "SAME", name="fetch")
 
-  counted = _Counted(load(build))
-  assert counted.of("fetch") == (
+  assert _Counted(load(build)).of("fetch") == (
       2 * (2 * 10 * 10 * 7) * (5 * 5 * 3), 4 * (2 * 10 * 10 * 3 + 5 * 5 * 3 * 7 + 2 * 10 * 10 * 7))
 
 

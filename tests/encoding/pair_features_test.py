@@ -191,8 +191,7 @@ def test_features_are_what_their_definitions_say(devices, packing):
       if not problem.allowed[g, d]:
         assert not rows[d].any()
         continue
-      expected = np.clip(oracle.features(g, d), -8, 8)
-      for name, value, want in zip(NAMES, rows[d], expected):
+      for name, value, want in zip(NAMES, rows[d], np.clip(oracle.features(g, d), -8, 8)):
         assert value == pytest.approx(want, rel=1e-4, abs=2e-5), (name, g, d)
 
 

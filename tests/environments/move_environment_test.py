@@ -1,9 +1,11 @@
 import numpy as np
+import pytest
 
 from placeto_tf.encoding.grouped_graph import GroupedGraph
 from placeto_tf.environments.move_environment import MoveEnvironment
 from placeto_tf.environments.problems import with_starts
 from placeto_tf.environments.schedule import Schedule
+from placeto_tf.errors import PlacementError
 from random_problem import random_problem
 
 
@@ -24,3 +26,7 @@ def test_observations_have_the_dataflow_between_the_observed_groups():
   count = int(process.tables.allowed.sum())
   ends = process.some[arms["group"][:count]], arms["device"][:count]
   assert sorted(zip(*ends)) == sorted(zip(*np.nonzero(process.tables.allowed)))
+  for wrong in (5000, -1, 0.5):  # and an arm of padding changes nothing
+    with pytest.raises(PlacementError, match=f"action is {wrong}; .*from 0 to 127"):
+      environment.step(wrong)
+  assert environment.step(127).reward == 0

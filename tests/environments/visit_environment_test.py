@@ -44,9 +44,8 @@ def play(environment, devices):
 
 def simulated(**rules):
   problem = random_problem()
-  grouped = grouped_graph(problem)
   return VisitEnvironment(
-      problem, grouped, problem.allowed.argmax(axis=1),
+      problem, grouped_graph(problem), problem.allowed.argmax(axis=1),
       config=VisitConfig(num_episodes=4, **rules), seed=3)
 
 

@@ -57,9 +57,20 @@ def test_an_interrupted_run_goes_on_where_it_stopped(config, tmp_path):
 
 def test_a_first_run_that_fails_leaves_nothing_in_the_way_of_another(config, tmp_path):
   out = str(tmp_path / "out")
-  with pytest.raises(PlacetoError, match="missing.meta"):
-    evaluate(dataclasses.replace(config, graphs=("missing.meta",), max_evaluations=20), out)
+  (tmp_path / "empty.meta").touch()
+  with pytest.raises(PlacetoError, match="empty.meta"):
+    evaluate(dataclasses.replace(
+        config, graphs=(str(tmp_path / "empty.meta"),), max_evaluations=20), out)
   assert len(evaluate(config, out)) == 4
+
+
+@pytest.mark.parametrize("wrong", [
+    dict(graphs=("missing.meta",)), dict(graphs=("zoo:missing",)), dict(clusters=("missing:2",))])
+def test_specs_and_files_are_checked_before_the_first_run(config, tmp_path, wrong):
+  (name, values), = wrong.items()
+  with pytest.raises(PlacetoError, match="missing"):
+    evaluate(dataclasses.replace(config, **{name: getattr(config, name) + values}),
+             str(tmp_path / "out"), progress=lambda *row: pytest.fail("a row was run"))
 
 
 def test_every_search_begins_at_the_given_start_which_counts_as_one_evaluation(config, tmp_path):

@@ -38,9 +38,8 @@ def test_a_fault_in_the_graph_is_named(training_graph, fault, culprit):
 def test_a_fault_that_tensorflow_alone_sees_is_a_sentence_of_the_analysis(training_graph):
   for dim in training_graph.node("x").attr["shape"].shape.dim:
     dim.size = 1 << 40
-  graph = load_graph(training_graph.meta_graph, batch_size=32)
   with pytest.raises(CostError, match="Shape .* is too large") as raised:
-    placeto.place(graph, "cpu:1", "single")
+    placeto.place(load_graph(training_graph.meta_graph, batch_size=32), "cpu:1", "single")
   assert "\n" not in str(raised.value)
 
 

@@ -74,8 +74,7 @@ def test_updates_that_xla_compiles_on_gpus_are_traced_without_it(keras):
 def test_several_inputs_and_outputs(keras):
   inputs = {name: keras.Input([4], name=name) for name in ("left", "right")}
   left = keras.layers.Dense(2)(inputs["left"])
-  right = keras.layers.Dense(3)(inputs["right"])
-  model = keras.Model(inputs, [left, right])
+  model = keras.Model(inputs, [left, keras.layers.Dense(3)(inputs["right"])])
   model.compile("sgd", ["mse", "mae"])
   graph = load_graph(_step(model, batch_size=2))
   assert sorted(graph.source.feed_shapes.values()) == [(2, 2), (2, 3), (2, 4), (2, 4)]

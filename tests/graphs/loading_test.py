@@ -98,8 +98,7 @@ def test_without_a_train_op_the_ends_are_run_but_no_saver_or_initialiser():
     with tf.control_dependencies([variable.assign_sub([1.0, 1.0], read_value=False)]):
       tf.no_op("update")
     v1.global_variables_initializer()
-    saver = v1.train.Saver()
-    meta_graph = v1.train.export_meta_graph(saver_def=saver.as_saver_def())
+    meta_graph = v1.train.export_meta_graph(saver_def=v1.train.Saver().as_saver_def())
   graph = load_graph(meta_graph)
   assert set(graph.fetches) == {"loss:0", "update"}
   assert not [name for name in graph.op_names if name.startswith("save/") or name == "init"]
@@ -267,9 +266,8 @@ def test_given_shapes_are_whole_numbers(shape):
 
 
 def test_an_unknown_format_is_refused(tmp_path):
-  path = graph_files.write(graph_files.graph_def(), tmp_path / "graph.bin")
   with pytest.raises(GraphError, match="unknown format 'onnx'"):
-    load_graph(path, format="onnx")
+    load_graph(graph_files.write(graph_files.graph_def(), tmp_path / "graph.bin"), format="onnx")
 
 
 def contents(training_graph, cost_graph):

@@ -69,8 +69,7 @@ def _feeds(graph, seed=0):
 def _train(tf_graph, model, feeds, num_cpus):
   """Losses of five steps, and with several devices the RunMetadata of the last."""
   losses, metadata = [], v1.RunMetadata()
-  config = session_lib.session_config(num_cpus=num_cpus)
-  with v1.Session(graph=tf_graph, config=config) as session:
+  with v1.Session(graph=tf_graph, config=session_lib.session_config(num_cpus=num_cpus)) as session:
     session.run(model.init_op)
     for step in range(_STEPS):
       last = step == _STEPS - 1 and num_cpus > 1

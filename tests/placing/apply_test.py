@@ -116,9 +116,12 @@ def test_the_placed_graph_takes_the_time_that_was_promised_and_trains_the_same(
 def test_a_graph_can_be_applied_as_another_kind_than_it_was_read_from(options, tmp_path):
   result = _place(graph_files.write(_graph().as_graph_def(), tmp_path / "graph.pb"),
                   fetches=["train", "loss:0"], batch_size=_BATCH, check_replicas=False, **options)
-  expected = _trained(_graph())
-  for target in (_graph(), _graph().as_graph_def(), _meta_graph()):
-    assert _trained(_as_graph(result.apply(target))) == pytest.approx(expected, rel=1e-5)
+  live = _place(_graph(), fetches=["train", "loss:0"], batch_size=_BATCH, check_replicas=False,
+                **options)
+  path = graph_files.write(_meta_graph(), tmp_path / "model.meta")
+  for found, target in ((result, _graph()), (result, _graph().as_graph_def()),
+                        (result, _meta_graph()), (live, path)):
+    assert _trained(_as_graph(found.apply(target))) == pytest.approx(_trained(_graph()), rel=1e-5)
 
 
 def _step():

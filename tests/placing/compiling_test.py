@@ -75,7 +75,7 @@ def test_a_placed_step_that_is_slower_leaves_the_model_as_it_was(found):
 def test_what_is_printed_is_ten_lines_with_short_names_of_devices(found):
   for case in found["verdicts"]["faster"], found["verdicts"]["slower"]:
     assert len(case["text"].splitlines()) <= 10 and "/job:" not in case["text"]
-    assert "CPU:0, CPU:1" in case["text"] and "Simulated:" in case["text"]
+    assert "CPU:0, CPU:1" in case["text"] and "\nPlanned: " in case["text"]
     assert "object at" not in case["repr"] and "\n" not in case["repr"]
     assert case["text"].splitlines()[-1] == "To look at it: tensorboard --logdir=events"
 

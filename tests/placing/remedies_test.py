@@ -2,7 +2,9 @@
 
 import ast
 import contextlib
+import functools
 import gc
+import itertools
 import re
 
 import pytest
@@ -194,6 +196,11 @@ def test_functions_are_handed_over_as_their_messages_say():
   assert not any("keep the object" in note for note in placeto.load_graph(concrete).notes)
 
 
+def test_a_found_placement_takes_no_other_devices_but_a_plan_is_made_for_them():
+  said = sentence(placeto.compile_step, len, placement="plan.json", device_map={})
+  assert "leave out device_map; for other devices" in said and "plan_step for a cluster" in said
+
+
 def test_a_subclassed_model_is_handed_over_with_a_batch_or_as_its_function():
   class Model(tf.keras.Model):
     def __init__(self):
@@ -205,6 +212,10 @@ def test_a_subclassed_model_is_handed_over_with_a_batch_or_as_its_function():
 
   model = Model()
   model.compile("sgd", "mse")
+  for size, call in itertools.product((0, -2, "256"), (
+      functools.partial(placeto.plan_training, model, "cpu:2"), functools.partial(
+          placeto.plan_step, len, "cpu:2"), functools.partial(placeto.place, _graph(), "cpu:2"))):
+    assert f"batch_size is {size!r}; expected a whole" in sentence(call, batch_size=size)
   said = sentence(placeto.plan_training, model, "cpu:2", batch_size=8, max_evaluations=5)
   assert "give data=(inputs, targets)" in said and "tf.function(model).get_concrete" in said
   concrete = tf.function(model).get_concrete_function(tf.TensorSpec([8, 4]))

@@ -48,6 +48,17 @@ def test_auto_has_a_row_for_every_divisor_of_the_devices_and_strategy(placed):
   assert placed.evaluations <= 400 + 20
 
 
+def test_ctrl_c_keeps_the_best_strategy_and_says_so(graph, placed):
+  def press(problem, stage):
+    if stage == "symmetric":
+      raise KeyboardInterrupt
+
+  found = place(load_graph(graph, fetches=["train"], batch_size=4096), "v100:2", replicas="auto",
+                max_evaluations=400, max_groups=8, progress=press)
+  assert found.interrupted and report(found)["interrupted"] and ": Ctrl-C." in str(found)
+  assert 0 < found.evaluations < placed.evaluations and placed.ended == "the budget is used"
+
+
 def test_where_compute_outweighs_the_links_replicas_win(placed):
   assert placed.replication.chosen.replicas == 2
   assert placed.step_time_us < 0.8 * placed.baselines["current"].step_time_us
@@ -58,8 +69,7 @@ def test_where_compute_outweighs_the_links_replicas_win(placed):
 def test_the_placement_is_of_the_replicated_graph(placed):
   names = set(placed.placement)
   assert "replica_0/product_0" in names and "replica_1/product_0" in names
-  placed_graph = placed.placement.apply(placed.graph.source.graph_def)
-  assert all(node.device for node in placed_graph.node)
+  assert all(node.device for node in placed.placement.apply(placed.graph.source.graph_def).node)
 
 
 def test_the_report_says_that_the_feeds_stay_and_that_replicas_were_checked(placed):

@@ -113,7 +113,9 @@ def test_a_graph_that_fits_nowhere_is_refused_with_what_it_needs(graph):
 
 @pytest.mark.parametrize("options, culprit", [
     (dict(method="magic"), "magic"), (dict(existing_devices="move"), "move"),
-    (dict(pins=(("nothing", "/GPU:0"),)), "nothing"), (dict(grouping="magic"), "magic")])
+    (dict(pins=(("nothing", "/GPU:0"),)), "nothing"), (dict(grouping="magic"), "magic"),
+    (dict(replicas="2 mirrored"), "the number with mirrored_variables=True"),
+    (dict(replicas="2 sliced"), "the number with slices=")])
 def test_options_that_are_wrong_are_refused(graph, options, culprit):
   with pytest.raises(PlacetoError, match=culprit):
     place(graph, "k80:2", **{"method": "single", **options})

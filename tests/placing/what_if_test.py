@@ -132,8 +132,10 @@ def test_the_slots_and_updates_of_a_layer_follow_it_and_memory_is_told(of_texts)
   assert "GPU:1" in found.after.compute_us and "GPU:0" in found.before.compute_us
   before, after = found.peak_memory_bytes["GPU:1"]
   assert after - before >= 2 * 5000 * 64 * 4 and "memory: GPU:0 " in str(found)
-  with pytest.raises(PlacementError, match="names like it: item_embedding"):
-    of_texts.what_if({"item_embeding": "/CPU:0"})
+  for wrong, said in (("item_embeding/.*", "scope alone, such as 'item_embedding'"),
+                      (tf.keras.layers.Dense(1), "Dense.* expression .*; give a text")):
+    with pytest.raises(PlacementError, match=said):
+      of_texts.what_if({wrong: "/CPU:0"})
 
 
 def test_ops_without_a_kernel_stay_and_are_told(of_texts):

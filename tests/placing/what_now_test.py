@@ -97,7 +97,7 @@ def _run(code, cwd):
 # TF1 graphs, which one process runs one after another: how they are made, their files, a tensor.
 _OF_TF1 = ((_meta_graph, ("meta", "meta.pbtxt", "pb", "pbtxt", "tf1_saved_model"), "y:0"),
            (_queue_meta_graph, ("meta",), "mean:0"),
-           (_iterator_meta_graph, ("meta", "pb"), "mean:0"))
+           (_iterator_meta_graph, ("meta", "pb"), "mean"))
 
 
 @pytest.mark.parametrize("cases, printed", [

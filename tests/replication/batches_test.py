@@ -24,11 +24,11 @@ def test_a_spec_that_names_replicas_is_read_as_these():
     ("zoo:rnnlm:replicas=0", "replicas is '0'"),
     ("zoo:rnnlm:layer=2", "'rnnlm' has no option 'layer=2'"),
     ("family:ptb[0:4]", "stands for 4 graphs"),
-    ("zoo:resnet", "no model 'resnet'")])
+    ("zoo:resnet", "no model 'resnet'"), ("model.pb", "no graph file or directory 'model.pb'")])
 def test_specs_are_checked_without_building_what_they_name(spec, message):
+  assert not check_specs([SPEC + ":replicas=2", "family:ptb[3]", __file__])
   with pytest.raises(GraphError, match=message):
     check_specs([SPEC, spec])
-  check_specs([SPEC + ":replicas=2", "family:ptb[3]", "model.pb"])
 
 
 @pytest.mark.parametrize("taken", [

@@ -191,8 +191,7 @@ def beside_mirrored_strategy(keras, replicas):
 
   batch = 4
   found = model()
-  optimizer = keras.optimizers.legacy.SGD(0.1, momentum=0.9)
-  found.compile(optimizer, "mse")
+  found.compile(keras.optimizers.legacy.SGD(0.1, momentum=0.9), "mse")
   function = KerasStep(found).trace((tf.TensorSpec([batch, 8, 8, 2]), tf.TensorSpec([batch, 3])))
   function = replicate(load_graph(function), replicas).graph.source.tf_graph
 

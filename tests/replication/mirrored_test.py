@@ -209,8 +209,7 @@ def test_a_large_mean_is_taken_in_pieces_on_all_devices(replicas, monkeypatch):
   graph = replicated.graph
   pieces = [op for op, name in enumerate(graph.op_names) if re.search("piece_[0-9]+/sum$", name)]
   assert len(pieces) == 2 * replicas  # of two matrices
-  cluster = Cluster.parse(f"k80:{replicas}")
-  costs = replicated_costs(replicated, cluster)
+  costs = replicated_costs(replicated, Cluster.parse(f"k80:{replicas}"))
   sizes = costs.output_bytes[graph.output_offsets[pieces]]
   assert sizes.sum() == 4 * (35 + 21) and sizes[:replicas].max() - sizes[:replicas].min() <= 4
   spread = layouts(replicated, costs, list(range(replicas)))[1]

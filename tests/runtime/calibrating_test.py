@@ -21,14 +21,12 @@ def _times(pack, unpack, wire):
 
 
 def test_a_hop_is_split_into_its_parts():
-  parts = split_hop(_times((60.0, 4e-4), (20.0, 5e-4), (90.0, 1e-4)))
-  assert parts.tolist() == [
+  assert split_hop(_times((60.0, 4e-4), (20.0, 5e-4), (90.0, 1e-4))).tolist() == [
       pytest.approx((60.0, 4e-4)), pytest.approx((20.0, 5e-4)), pytest.approx((90.0, 1e-4))]
 
 
 def test_parts_that_seem_longer_than_the_hop_share_it():
-  parts = split_hop(np.array([[100.0, 150.0, 50.0]] * 2))
-  assert parts.tolist() == [
+  assert split_hop(np.array([[100.0, 150.0, 50.0]] * 2)).tolist() == [
       pytest.approx((75.0, 0.0)), pytest.approx((25.0, 0.0)), [0.0, 0.0]]
 
 

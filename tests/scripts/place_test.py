@@ -72,6 +72,9 @@ def test_why_prints_without_writing(run_program, meta):
       "place", "--cluster=k80:2", "--max_evaluations=40", f"--graph={meta}", "--why=train")
   assert done.code == 0, done.err
   assert "\ntrain is on " in done.out and "Written to" not in done.out
+  done = run_program("place", "--cluster=k80:2", f"--graph={meta}", "--why=trian")
+  assert_one_sentence(done, "'trian' matches none")
+  assert "Placing (" not in done.err
 
 
 def test_results_that_no_earlier_run_wrote_and_inputs_are_never_written_over(

@@ -122,8 +122,7 @@ def test_control_edge_to_another_device_is_a_transfer_of_no_bytes_that_costs_lat
 
 def test_devices_of_another_kind_have_costs_of_their_own():
   graph = ComputationGraph.from_edges(["a", "b"], ["X"] * 2, [1, 1], [(0, 0, 1)])
-  costs = make_costs([[1, 10], [2, 20]], [1, 1])
-  simulator = Simulator(graph, costs, make_cluster(2, kinds=2))
+  simulator = Simulator(graph, make_costs([[1, 10], [2, 20]], [1, 1]), make_cluster(2, kinds=2))
   assert simulator.simulate([0, 0]).step_time_us == 3
   assert simulator.simulate([1, 1]).step_time_us == 30
   assert simulator.simulate([1, 0]).step_time_us == 10 + 1 + 2

@@ -48,8 +48,7 @@ def test_what_was_held_at_the_peak_is_listed_the_largest_first():
 
 def test_report_says_which_device_is_out_of_memory_and_by_how_much():
   graph, costs, cluster = over_full_case()
-  simulator = Simulator(graph, costs, cluster)
-  assert memory_report(graph, costs, simulator.simulate([0, 1])) == [
+  assert memory_report(graph, costs, Simulator(graph, costs, cluster).simulate([0, 1])) == [
       "out of memory on /GPU:0 by 2.5 GiB (4.5 GiB at 0 us, 2.0 GiB there; largest: big output "
       "3.0 GiB, big persistent 1.5 GiB)",
       "out of memory on /GPU:1 by 1.3 GiB (3.3 GiB at 4 us, 2.0 GiB there; largest: "

@@ -26,8 +26,7 @@ def training_graph(batch=8, width=64, branches=4):
         x = tf.nn.relu(tf.matmul(x, kernel, name=f"branch{b}/layer{layer}/matmul"))
       outputs.append(x)
     loss = tf.reduce_mean(tf.square(tf.add_n(outputs) - labels), name="loss")
-    optimizer = tf.compat.v1.train.MomentumOptimizer(0.1, 0.9)
-    optimizer.minimize(loss, name="train")
+    tf.compat.v1.train.MomentumOptimizer(0.1, 0.9).minimize(loss, name="train")
     tf.compat.v1.add_to_collection("train_op", graph.get_operation_by_name("train"))
   return graph
 

@@ -65,8 +65,7 @@ def _random_problem(seed, **fields):
   cluster = _cluster(
       gpus, host, bandwidth=float(rng.choice([10.0, 1000.0])), overhead=float(rng.choice([0, 3])),
       speeds=speeds, memory=float(rng.choice([1e12, 3e3])))
-  kinds = len(cluster.kind_devices)
-  compute_us = rng.integers(0, 20, (n, kinds)).astype(float)
+  compute_us = rng.integers(0, 20, (n, len(cluster.kind_devices))).astype(float)
   host_ops = [i for i in range(n) if host and rng.random() < 0.15]
   return _problem(
       compute_us, edges, rng.integers(0, 1000, n), cluster=cluster, host_ops=host_ops,

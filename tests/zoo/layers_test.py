@@ -73,8 +73,7 @@ def test_halving_sees_all_four_corners_of_a_square_in_two():
   """One half of the channels comes from even pixels, the other from odd ones."""
   with tf.Graph().as_default(), v1.Session() as session:
     image = tf.reshape(tf.range(1.0, 17.0), [1, 4, 4, 1])
-    norms = layers.BatchNorms()
-    layers.halve(norms, "halve", image, 2)
+    layers.halve(layers.BatchNorms(), "halve", image, 2)
     session.run(v1.global_variables_initializer())
     graph = v1.get_default_graph()
     views = [op.outputs[0] for op in graph.get_operations() if op.type == "AvgPool"]

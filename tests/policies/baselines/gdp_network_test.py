@@ -23,8 +23,7 @@ def tensors(inputs):
 
 
 def test_all_nodes_are_placed_in_one_pass_where_they_may_be():
-  inputs = inputs_of(num_ops=50, devices="k80:3")
-  policy = GdpPolicy([inputs], gdp_network.GdpNetwork(SMALL))
+  policy = GdpPolicy([inputs_of(num_ops=50, devices="k80:3")], gdp_network.GdpNetwork(SMALL))
   assert policy.logits().shape == (50, 5)
   probabilities = tf.nn.softmax(policy.logits()).numpy()
   assert (probabilities[:, :3] > 0).all() and (probabilities[:, 3:] == 0).all()  # host, padding

@@ -24,8 +24,7 @@ def whole_fixture(tmp_path_factory):
   """A run from its beginning to its end, its directory, its first weights, and its figures."""
   root_dir = tmp_path_factory.mktemp("whole")
   run = placeto(root_dir)
-  first = run.learner.weights
-  return run, root_dir, first, run.run()
+  return run, root_dir, run.learner.weights, run.run()
 
 
 def test_a_run_learns_writes_weights_and_says_that_it_is_done(whole):

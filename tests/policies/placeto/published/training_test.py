@@ -56,8 +56,7 @@ def test_the_saved_model_acts_like_the_policy_of_likeliest_devices(whole):
 
 def test_the_weights_serve_another_graph_and_a_new_run_and_no_other_network(
     tmp_path, eagerly, unsaved):
-  run = published(tmp_path / "run")
-  run.save()
+  published(tmp_path / "run").save()
   weights = PublishedWeights.load(str(tmp_path / "run"))
   assert weights.config == PUBLISHED.placeto
   warm = published(tmp_path / "warm", warm_start=str(tmp_path / "run"))
