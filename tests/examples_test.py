@@ -131,8 +131,7 @@ def test_the_published_process_in_one_page_learns():
 
 def test_an_agent_of_another_library_learns(capsys):
   pytest.importorskip("stable_baselines3", reason="Stable-Baselines3 is nobody's dependency here")
-  names = runpy.run_path(str(EXAMPLES / "train_with_stable_baselines3.py"))
-  names["main"](4800)
+  runpy.run_path(str(EXAMPLES / "train_with_stable_baselines3.py"))["main"](4800)
   before_ms, after_ms = map(float, re.search(
       r"([\d.]+) ms before training, ([\d.]+) ms after", capsys.readouterr().out).groups())
   assert after_ms < before_ms

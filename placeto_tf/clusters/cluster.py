@@ -137,8 +137,7 @@ class Cluster:
     # Finite everywhere, so that features computed from whole rows stay finite.
     np.fill_diagonal(matrix, 1.0 if bandwidth else 0.0)
     # Within limits, so that sums over a graph stay finite and keep their order.
-    least = 1 / MOST if bandwidth else 0.0
-    wrong = np.argwhere(~((matrix <= MOST) & (matrix >= least)))
+    wrong = np.argwhere(~((matrix <= MOST) & (matrix >= (1 / MOST if bandwidth else 0.0))))
     if len(wrong):
       i, j = (int(k) for k in wrong[0])
       raise ClusterError(

@@ -320,8 +320,7 @@ class AxisRules:
     flow, width = self._flow, len(self._flow.outputs(op))
     gradient = "Grad" in flow.types[op]
     # In the gradient: dy and x; else x alone.
-    data = specs[:2] if gradient else specs[:1]
-    rows = next(spec for spec in data if isinstance(spec, Sharded))
+    rows = next(spec for spec in specs[:2 if gradient else 1] if isinstance(spec, Sharded))
     layout = flow.attr(op, "data_format")
     # The channels' axis; the statistics are of all other axes.
     channels = 1 if layout is not None and layout.s == b"NCHW" else len(self._shape(op, 0)) - 1

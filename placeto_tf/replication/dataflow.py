@@ -356,9 +356,7 @@ class Dataflow:
     if op_type == "Unpack":
       return np.asarray(np.take(self._known(data[0]), port, axis=self.integer(op, "axis")))
     rule = _VALUES.get(op_type)
-    if rule is None:
-      return None
-    return np.asarray(rule(*[self._known(each) for each in data]))
+    return None if rule is None else np.asarray(rule(*[self._known(each) for each in data]))
 
   def slice_index(
       self, op: int, begin: np.ndarray, end: np.ndarray, step: np.ndarray) -> Tuple[Any, ...]:

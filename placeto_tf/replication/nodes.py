@@ -105,8 +105,7 @@ class NodeWriter:
       The name of the result.
     """
     along = self.constant(f"{name}/axis", axis, anchor=anchor)
-    node = self.new(name, "ConcatV2", [*parts, along], T=dtype, Tidx=INT32)
-    node.attr["N"].i = len(parts)
+    self.new(name, "ConcatV2", [*parts, along], T=dtype, Tidx=INT32).attr["N"].i = len(parts)
     return name
 
   def combine(self, name: str, parts: Sequence[str], dtype: int, how: str) -> str:

@@ -182,8 +182,7 @@ def device_orders(problem: PlacementProblem, replicas: int) -> List[List[int]]:
     chosen = [device]
     while len(chosen) < replicas:
       others = [other for other in devices if other not in chosen]
-      reached = [slowest_link([*chosen, other]) for other in others]
-      chosen.append(others[int(np.argmax(reached))])
+      chosen.append(others[int(np.argmax([slowest_link([*chosen, other]) for other in others]))])
     sets.append(chosen)
   # The set whose slowest link is fastest.
   nearest = max(sets, key=slowest_link)

@@ -189,8 +189,7 @@ def _deliver_locally(x, s, d_count, place, tables, w, ready_count, startable_cou
     here += 1
     # One transfer serves all receivers, and takes as long as its slowest link.
     w.segment_us[s] = tables.segment_bytes[s] / slowest
-    bus = x + d_count
-    startable_count = _append(bus, s, w.next_segment, w, startable_count)
+    startable_count = _append(x + d_count, s, w.next_segment, w, startable_count)
   output = tables.segment_outputs[s]
   if output != END:
     w.references[output, x] = here

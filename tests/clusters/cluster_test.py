@@ -171,8 +171,7 @@ _DOCUMENT = pathlib.Path(__file__).resolve().parents[2] / "docs" / "cluster_json
 
 def test_the_document_has_every_field_and_preset_and_its_example_is_read():
   text = _DOCUMENT.read_text()
-  example = text.partition("```json\n")[2].partition("```")[0]
-  cluster = Cluster.from_json(example)
+  cluster = Cluster.from_json(text.partition("```json\n")[2].partition("```")[0])
   assert cluster.num_devices == 3 and cluster.bandwidth_bytes_per_us[0, 2] == 2200
   links = {"bandwidth_bytes_per_us", "latency_us"}
   names = {field.name for kind in (Cluster, Device) for field in dataclasses.fields(kind)}

@@ -116,8 +116,7 @@ class Oracle:
     groups = p.grouping.group_of_op
     here, step = place[g], self.step
     usable = np.flatnonzero(p.allowed[g])
-    movable = p.allowed.sum(axis=1) > 1
-    unit = np.where(p.allowed, e.compute_us, np.inf).min(axis=1)[movable].mean()
+    unit = np.where(p.allowed, e.compute_us, np.inf).min(axis=1)[p.allowed.sum(axis=1) > 1].mean()
     load = np.array([e.compute_us[place == k, k].sum() for k in range(p.num_devices)])
     without = load - e.compute_us[g, here] * (np.arange(p.num_devices) == here)
     into, out = self.edges(g)

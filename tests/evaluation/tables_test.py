@@ -54,8 +54,7 @@ def test_budget_tables_have_what_each_method_reaches_with_each_budget(tmp_path):
 def write_histories(directory, rows, histories):
   (directory / "histories").mkdir()
   for each, history in zip(rows, histories):
-    name = each["placement"].split("/")[-1]
-    (directory / "histories" / name).write_text(json.dumps(history))
+    (directory / "histories" / each["placement"].split("/")[-1]).write_text(json.dumps(history))
 
 
 def test_the_reach_table_counts_evaluations_until_another_methods_best(tmp_path):

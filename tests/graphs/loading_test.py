@@ -142,8 +142,7 @@ def test_devices_of_the_graph_are_kept(training_graph):
 
 def test_a_function_call_of_a_live_graph_is_inlined_and_stays_on_one_device():
   with tf.Graph().as_default() as tf_graph:
-    double = tf.function(lambda x: 2.0 * x)
-    tf.identity(double(tf.constant([1.0, 2.0])), name="out")
+    tf.identity(tf.function(lambda x: 2.0 * x)(tf.constant([1.0, 2.0])), name="out")
   live = load_graph(tf_graph, fetches=["out:0"])
   assert len({live.colocation[i] for i, name in enumerate(live.op_names) if "Call" in name}) == 1
   assert any("share a device" in note for note in live.notes)

@@ -120,8 +120,7 @@ def test_applying_leaves_the_original_as_it_was():
 def test_variables_are_not_moved_to_devices_that_this_process_lacks():
   variable = tf.Variable(1.0, name="at_home")
   function = tf.function(lambda: variable * 2.0).get_concrete_function()
-  graph = load_graph(function)
-  elsewhere = Placement({op: "/GPU:5" for op in graph.op_names}, ("/GPU:5",))
+  elsewhere = Placement({op: "/GPU:5" for op in load_graph(function).op_names}, ("/GPU:5",))
   with pytest.raises(PlacementError, match="this process has /device:CPU:0"):
     elsewhere.apply(function)
   assert variable.device.endswith("CPU:0") and float(function()) == 2.0

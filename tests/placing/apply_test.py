@@ -99,8 +99,7 @@ def test_the_placed_graph_takes_the_time_that_was_promised_and_trains_the_same(
   result = _place(target, fetches=["train", "loss:0"], batch_size=_BATCH, check_replicas=False,
                   **_WAYS[way])
   placed = result.apply(target)
-  is_path = isinstance(target, str)
-  assert is_path or type(placed) is type(target)
+  assert isinstance(target, str) or type(placed) is type(target)
   assert (placed is target) == (kind == "Graph" and "replicas" not in _WAYS[way])
   graph = _as_graph(placed)
   products = [op.name for op in graph.get_operations() if "product0" in op.name]

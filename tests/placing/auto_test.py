@@ -86,8 +86,7 @@ def test_a_start_takes_one_evaluation_where_there_are_few(evaluations, make_prob
 def test_it_stops_when_the_bound_is_met(compute_us, make_problem, make_cluster):
   problem = make_problem([compute_us] * 30, cluster=make_cluster(3), max_groups=30)
   called = []
-  policy = _policy(lambda *_: called)
-  log = _auto(problem, Budget(max_evaluations=5000), policy=policy)
+  log = _auto(problem, Budget(max_evaluations=5000), policy=_policy(lambda *_: called))
   assert problem.search_log.best_objective_us == pytest.approx(lower_bound_us(problem))
   assert log.proven and not called and problem.search_log.evaluations < 100
   assert _rows(log)["policy"].placement is None

@@ -218,7 +218,6 @@ def test_a_subclassed_model_is_handed_over_with_a_batch_or_as_its_function():
     assert f"batch_size is {size!r}; expected a whole" in sentence(call, batch_size=size)
   said = sentence(placeto.plan_training, model, "cpu:2", batch_size=8, max_evaluations=5)
   assert "give data=(inputs, targets)" in said and "tf.function(model).get_concrete" in said
-  concrete = tf.function(model).get_concrete_function(tf.TensorSpec([8, 4]))
-  assert placeto.load_graph(concrete).num_ops
+  assert placeto.load_graph(tf.function(model).get_concrete_function(tf.TensorSpec([8, 4]))).num_ops
   data = tf.ones([8, 4]), tf.ones([8, 2])
   assert placeto.plan_training(model, "cpu:2", data=data, max_evaluations=5).step_time_us

@@ -113,8 +113,7 @@ def of_texts_fixture():
     ids = tf.strings.to_hash_bucket_fast(texts, 5000, name="hashed")
     table, slot = (v1.get_variable(name, [5000, 64], use_resource=True) for name in (
         "functional_1/item_embedding_2/table", "adagrad/slot"))
-    loss = tf.reduce_mean(tf.nn.embedding_lookup(table, ids) ** 2)
-    rows, = tf.gradients(loss, [table])
+    rows, = tf.gradients(tf.reduce_mean(tf.nn.embedding_lookup(table, ids) ** 2), [table])
     squares = tf.raw_ops.ResourceScatterAdd(
         resource=slot.handle, indices=rows.indices, updates=rows.values ** 2)
     with tf.control_dependencies([squares]):

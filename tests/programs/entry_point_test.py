@@ -75,8 +75,7 @@ def test_what_libraries_tell_is_shown_only_where_it_is_asked_for(given, shown):
       "  entry_point.import_tensorflow_quietly()\n"
       "  logging.info('sharding took a while')\n"
       "entry_point.run_program(main)\n")
-  done = subprograms.python("-c", program, *given)
-  assert ("sharding took a while" in done.stderr) == shown
+  assert ("sharding took a while" in subprograms.python("-c", program, *given).stderr) == shown
 
 
 @pytest.mark.parametrize("streams, code, said", [

@@ -110,6 +110,5 @@ def test_packs_hold_what_is_ready_at_about_the_same_time_and_no_more_than_they_m
   graph = replicate(training_graph(), REPLICAS).graph
   packs = [name for name, kind in zip(graph.op_names, graph.op_types) if kind == "SplitV"]
   assert len(packs) == LAYERS / 2  # two layers of 288 bytes, and one that goes above
-  depth = graph.depths
-  ends = [depth[graph.op_index[name]] for name in packs]
+  ends = [graph.depths[graph.op_index[name]] for name in packs]
   assert ends == sorted(ends) and ends[0] < ends[-1]

@@ -45,8 +45,7 @@ def test_no_placement_of_many_ops_beats_the_bound(random_problem, seed):
   rng = np.random.default_rng(seed)
   sets = problem.graph.colocation
   scores = rng.random((16, problem.graph.num_ops, problem.num_devices))
-  placements = np.where(problem.allowed_ops, scores, -1).argmax(axis=2)[:, sets]
-  found = problem.evaluate_ops(placements)
+  found = problem.evaluate_ops(np.where(problem.allowed_ops, scores, -1).argmax(axis=2)[:, sets])
   assert (found.step_time_us[found.fits] >= bound).all()
 
 

@@ -88,8 +88,7 @@ def test_slices_of_one_track_do_not_overlap():
 def test_a_picture_shows_the_step_before_above_on_the_same_axis():
   graph, costs, result = small_case()
   one = Simulator(graph, costs, result.cluster).simulate(np.zeros(graph.num_ops, np.int32))
-  figure = timeline_figure(graph, costs, result, title="placed", before=one)
-  above, below, memory = figure.axes
+  above, below, memory = timeline_figure(graph, costs, result, title="placed", before=one).axes
   assert above.get_title().startswith("before: ") and below.get_title() == "placed"
   assert memory.get_ylabel() == "GiB"
   assert [label.get_text() for label in above.get_yticklabels()] == ["/GPU:0", "bus"]

@@ -21,8 +21,7 @@ def resnet():
 
 
 def test_batch_norm_trains_and_its_statistics_belong_to_the_step(resnet):
-  ops = resnet.graph.get_operations()
-  norms = [op for op in ops if op.type == "FusedBatchNormV3"]
+  norms = [op for op in resnet.graph.get_operations() if op.type == "FusedBatchNormV3"]
   assert len(norms) == 53 and all(op.get_attr("is_training") for op in norms)
   needed = load_graph(resnet.meta_graph_def()).op_types
   assert needed.count("AssignSubVariableOp") == 2 * len(norms)
@@ -131,11 +130,9 @@ def test_the_recurrent_cell_computes_highways_and_averages_loose_ends():
     return gate * activate(content) + (1 - gate) * carried
 
   for step in range(2):
-    joined = np.concatenate([inputs[step], output], axis=1)
-    first = node(joined, output, values["node_0"], np.tanh)
+    first = node(np.concatenate([inputs[step], output], axis=1), output, values["node_0"], np.tanh)
     second = node(first, first, values["node_1"], lambda x: np.maximum(x, 0))
-    third = node(first, first, values["node_2"], lambda x: x)
-    output = (second + third) / 2
+    output = (second + node(first, first, values["node_2"], lambda x: x)) / 2
     np.testing.assert_allclose(found[step], output, rtol=1e-4, atol=1e-5)
 
 

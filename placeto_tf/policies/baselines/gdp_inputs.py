@@ -95,9 +95,8 @@ def node_problem(problem: PlacementProblem) -> PlacementProblem:
     The problem; its groups are in the topological order of their main ops.
   """
   grouping = group_ops(problem.graph, problem.costs, problem.allowed_ops, method="none")
-  rank = problem.graph.topological_rank
   # Nodes take the rank of their main op, not of their first, so that variables are near readers.
-  op_rank = rank[main_ops(problem.graph, problem.costs, grouping)]
+  op_rank = problem.graph.topological_rank[main_ops(problem.graph, problem.costs, grouping)]
   return problem.regrouped(number_groups(grouping.group_of_op, op_rank[grouping.group_of_op]))
 
 

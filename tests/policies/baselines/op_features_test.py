@@ -19,8 +19,7 @@ def test_types_are_counted_in_alphabetical_order():
 
 def test_the_largest_outputs_come_first_and_the_rest_is_padding():
   sizes = op_features.output_sizes(GRAPH, COSTS, GROUPS, 3, 2)
-  expected = np.log1p([[1000, 100], [50, 0], [0, 0]]) / 20
-  np.testing.assert_allclose(sizes, expected, rtol=1e-6)
+  np.testing.assert_allclose(sizes, np.log1p([[1000, 100], [50, 0], [0, 0]]) / 20, rtol=1e-6)
   np.testing.assert_allclose(
       op_features.output_sizes(GRAPH, COSTS, GROUPS, 3, 4)[0], np.log1p([1000, 100, 10, 0]) / 20,
       rtol=1e-6)
