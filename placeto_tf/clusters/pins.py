@@ -120,7 +120,8 @@ def matching_ops(regex: str, names: Sequence[str]) -> List[int]:
   """Returns the ops whose whole names match an expression, at least one.
 
   The name of a layer or scope, "item_embedding", stands for its ops. Keras numbers a layer's scopes
-  ("item_embedding_1"); a number is ignored if no scope has the name itself.
+  ("item_embedding_1"); a number is ignored if no scope has the name itself. A name with a number,
+  "dense_1", can be the scope of the layer "dense", or the layer of the scope "dense_1_2".
 
   Args:
     regex: a Python regular expression.
@@ -130,9 +131,10 @@ def matching_ops(regex: str, names: Sequence[str]) -> List[int]:
     Indices of the matching ops, ascending.
 
   Raises:
-    PlacementError: the text is no regular expression, or matches no name.
+    PlacementError: the text is no regular expression, matches no name, or can be two layers.
   """
-  for text in (regex, f"(.*/)?({regex})(/.*)?", f"(.*/)?({regex})_[0-9]+(/.*)?"):
+  numbered = f"(.*/)?(?P<scope>({regex})_[0-9]+)(/.*)?"
+  for text in (regex, f"(.*/)?({regex})(/.*)?", numbered):
     try:
       pattern = re.compile(text)
     except (re.error, RecursionError, OverflowError, TypeError) as error:
@@ -140,6 +142,11 @@ def matching_ops(regex: str, names: Sequence[str]) -> List[int]:
                            "whole name, 'embedding/.*', or that of a layer or scope") from None
     # fullmatch: a part of a name is no match.
     matching = [op for op, name in enumerate(names) if pattern.fullmatch(name)]
+    if matching and regex != text != numbered and re.search("_[0-9]+$", regex) and (
+        other := next(filter(None, map(re.compile(numbered).fullmatch, names)), None)):
+      raise PlacementError(
+          f"{regex!r} is a scope, and may be the layer of the scope {other['scope']!r}, because "
+          f"Keras numbers scopes; give '(.*/)?{regex}/.*' or '(.*/)?{other['scope']}/.*'")
     if matching:
       return matching
   parts = {re.sub(r"_[0-9]+$", "", part) for name in names for part in name.split("/")}

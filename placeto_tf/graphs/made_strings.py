@@ -174,8 +174,7 @@ def _image(op: tf.Operation, rng: np.random.Generator, index_range: IndexRange) 
   """Returns an encoded image of random pixels."""
   shape = [_SIDE if size is None else size for size in (
       op.outputs[0].shape[-3:].as_list() if op.outputs[0].shape.rank else [None, None, 3])]
-  channels = shape[2] if shape[2] in (1, 3) else 3
-  pixels = rng.integers(0, 256, (*shape[:2], channels), np.uint8)
+  pixels = rng.integers(0, 256, (*shape[:2], shape[2] if shape[2] in (1, 3) else 3), np.uint8)
   encode = tf.io.encode_jpeg if "Jpeg" in op.type else tf.io.encode_png
   with tf.Graph().as_default(), tf.compat.v1.Session() as session:
     return session.run(encode(pixels))

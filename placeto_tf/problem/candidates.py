@@ -78,9 +78,8 @@ def relieved(problem: PlacementProblem, placement: np.ndarray) -> np.ndarray:
     # [N] bytes of each set at this device's peak, by label.
     held = np.bincount(sets[here], held_by_op[here], minlength=len(placement))
     order = np.argsort(-held, kind="stable")
-    before = np.cumsum(held[order]) - held[order]
     # Largest sets first, as many as cover the excess.
-    moved = order[(before < excess) & (held[order] > 0)]
+    moved = order[(np.cumsum(held[order]) - held[order] < excess) & (held[order] > 0)]
     if len(moved):
       # If hosts are for some ops only, ops that hold nothing may use one because of the ops that
       # move, so they move, too.

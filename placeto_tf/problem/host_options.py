@@ -71,9 +71,8 @@ def offered_devices(
     return able
   said = np.zeros(graph.num_ops, dtype=bool) if said is None else said
   own = own_devices(graph, cluster)
-  on_host = (own >= 0) & hosts[own]
   # Ops to start from: on the host in the graph, in large variables, or for hosts alone.
-  seeds = on_host | _crowding(graph, cluster, costs, hosts) | (said & ~elsewhere)
+  seeds = ((own >= 0) & hosts[own]) | _crowding(graph, cluster, costs, hosts) | (said & ~elsewhere)
   # Ops that run nowhere else, or whose devices the user has given, keep their hosts.
   offered = said | ~elsewhere
   if seeds.any():

@@ -74,9 +74,8 @@ class CoreSpeed:
   def time(self, run: Callable[[], T]) -> Tuple[T, float]:
     """Runs once; returns the result and the divisor of its time."""
     before = self.factor()
-    result = run()
     # Geometric mean of before and after.
-    return result, (before * self.factor()) ** 0.5
+    return run(), (before * self.factor()) ** 0.5
 
   def _probe_us(self) -> List[float]:
     """Returns the times of the probe on each core in us, alone and then all at once."""

@@ -35,6 +35,5 @@ def _relaxed(op_us, sources, targets):
   found = op_us.copy()
   for edge in range(len(sources)):
     # Longest path through this edge: the path to its source, and its target's own time.
-    through = found[sources[edge]] + op_us[targets[edge]]
-    found[targets[edge]] = max(found[targets[edge]], through)
+    found[targets[edge]] = max(found[targets[edge]], found[sources[edge]] + op_us[targets[edge]])
   return found

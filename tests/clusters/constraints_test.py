@@ -188,3 +188,12 @@ def test_members_without_devices_of_their_own_are_refused():
   with pytest.raises(PlacementError, match="set a device of the cluster for each"):
     allowed_devices(_towers(("", ""), (3, None)), Cluster.parse("cpu:2"))
   assert allowed_devices(_towers(("/cpu:0", "/cpu:1"), (3, None)), Cluster.parse("cpu:2")).any()
+
+
+def test_a_name_with_a_number_that_can_be_two_layers_is_refused_with_both():
+  names = ["m/dense_1/MatMul", "m/dense_1_2/MatMul"]
+  assert pins.matching_ops("dense", names) == [0] and pins.matching_ops("dense_1_2", names) == [1]
+  with pytest.raises(PlacementError, match="layer of the scope 'dense_1_2'") as refused:
+    pins.matching_ops("dense_1", names)
+  remedies = re.findall(r"'(\(.*?/\.\*)'", str(refused.value))
+  assert [pins.matching_ops(each, names) for each in remedies] == [[0], [1]]

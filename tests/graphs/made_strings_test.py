@@ -48,8 +48,7 @@ def single_sequence(lines):
 
 
 def looked_up(lines):
-  keys = tf.constant(["a", "b", "c", "d", "e"])
-  fill = tf.lookup.KeyValueTensorInitializer(keys, tf.range(5))
+  fill = tf.lookup.KeyValueTensorInitializer(tf.constant(["a", "b", "c", "d", "e"]), tf.range(5))
   return [tf.gather(v1.get_variable("table", [5, 3]), tf.lookup.StaticHashTable(fill, -1)[lines])]
 
 

@@ -111,8 +111,7 @@ def test_applying_leaves_the_original_as_it_was():
   assert before[0] == function.function_def.SerializeToString(deterministic=True)
   assert before[1] == dict(function.function_type.captures)
   assert [id(tensor) for tensor in before[2]] == [id(tensor) for tensor in function.captured_inputs]
-  again = tf.function(lambda x: function(x))
-  np.testing.assert_array_equal(again(tf.ones([2])), [4.0, 4.0])
+  np.testing.assert_array_equal(tf.function(lambda x: function(x))(tf.ones([2])), [4.0, 4.0])
   mapped = tf.data.Dataset.range(2).map(lambda i: function(tf.ones([2]) * tf.cast(i, tf.float32)))
   np.testing.assert_array_equal(list(mapped)[-1], [6.0, 6.0])
 

@@ -56,8 +56,7 @@ def check(ops, edges, *, starts=None, sent=None, step_us=None, peaks=None, jobs=
   if not executor:
     assert result.peak_memory_bytes.tolist() == pytest.approx(
         plain.peaks(placement, step_time_us, start_us, transfers))
-  found = dict(zip(names, start_us))
-  assert starts is None or starts == {name: found[name] for name in starts}
+  assert starts is None or starts == {name: dict(zip(names, start_us))[name] for name in starts}
   assert sent is None or sent == (in_order if isinstance(sent, list) else {
       f"{names[op]}:{port}" if port > 0 else names[op] + "~" * (port < 0): times
       for (op, port, _), times in transfers.items()})
