@@ -133,7 +133,7 @@ def matching_ops(regex: str, names: Sequence[str]) -> List[int]:
   Raises:
     PlacementError: the text is no regular expression, matches no name, or can be two layers.
   """
-  numbered = f"(.*/)?(?P<scope>({regex})_[0-9]+)(/.*)?"
+  numbered = f"(.*/)?(({regex})_[0-9]+)(/.*)?"
   for text in (regex, f"(.*/)?({regex})(/.*)?", numbered):
     try:
       pattern = re.compile(text)
@@ -145,8 +145,8 @@ def matching_ops(regex: str, names: Sequence[str]) -> List[int]:
     if matching and regex != text != numbered and re.search("_[0-9]+$", regex) and (
         other := next(filter(None, map(re.compile(numbered).fullmatch, names)), None)):
       raise PlacementError(
-          f"{regex!r} is a scope, and may be the layer of the scope {other['scope']!r}, because "
-          f"Keras numbers scopes; give '(.*/)?{regex}/.*' or '(.*/)?{other['scope']}/.*'")
+          f"{regex!r} is a scope, and may be the layer of the scope {other[2]!r}, because "
+          f"Keras numbers scopes; give '(.*/)?{regex}/.*' or '(.*/)?{other[2]}/.*'")
     if matching:
       return matching
   parts = {re.sub(r"_[0-9]+$", "", part) for name in names for part in name.split("/")}

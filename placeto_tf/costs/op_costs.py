@@ -31,7 +31,20 @@ def launches_between_us(
     kernels it is here, because the simulator takes all runs for one kernel.
   """
   pause_us = cluster.pause_us(compute_us / np.maximum(executions, 1), devices)
-  return pause_us * np.where(executions > 1, executions - 1 + cluster.overlap[devices], 0.0)
+  return pause_us * launches_between(executions, cluster.overlap[devices])
+
+
+def launches_between(executions: np.ndarray, overlap: np.ndarray) -> np.ndarray:
+  """Returns the number of launches between the runs of ops; see `launches_between_us`.
+
+  Args:
+    executions: the number of runs of each op.
+    overlap: 1 where launches overlap with kernels, else 0; see `Cluster.overlap`.
+
+  Returns:
+    float64 numbers in the shape of both together; 0 for an op that runs once.
+  """
+  return np.where(executions > 1, executions - 1 + overlap, 0.0)
 
 
 @dataclasses.dataclass(frozen=True, eq=False)

@@ -31,7 +31,7 @@ from placeto_tf.clusters.cluster import Cluster
 from placeto_tf.errors import GraphError, counted
 from placeto_tf.placing import registry, running
 from placeto_tf.placing.auto import time_for_a_search
-from placeto_tf.placing.result import INTERRUPTED
+from placeto_tf.placing.result import BUDGET_USED, INTERRUPTED
 from placeto_tf.problem.budget import Budget
 from placeto_tf.problem.placement_problem import PlacementProblem
 from placeto_tf.problem.search_log import SearchLog
@@ -123,7 +123,7 @@ def search_replicas(
     The best candidate (among equal ones, the one with fewest replicas, then with shared variables),
     and the reason why the search ended.
   """
-  tried, ended = list(candidates), "the budget is used"
+  tried, ended = list(candidates), BUDGET_USED
   run = functools.partial(running.run, seed=seed, runs=runs)
   used = SearchLog()  # of all candidates together; their logs have its clock
 

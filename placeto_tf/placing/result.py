@@ -32,7 +32,7 @@ from placeto_tf.simulation import SimulationResult, Simulator, memory_report, ti
 
 # A step is expected to fit in so many times the memory that it takes on one device.
 _SPARE = 1.2
-INTERRUPTED = "Ctrl-C"  # the reason why a search ended
+INTERRUPTED, BUDGET_USED = "Ctrl-C", "the budget is used"  # reasons why a search ended
 
 
 def check_fits(problem: PlacementProblem, hint: str = "") -> None:

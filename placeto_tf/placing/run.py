@@ -27,7 +27,7 @@ from placeto_tf.placing import measured_search, registry, replica_search, runnin
 from placeto_tf.placing.compiling_ahead import compile_ahead
 from placeto_tf.placing.config import Devices, PlacingConfig, as_cluster, check_names
 from placeto_tf.placing.observing import SILENT, Observer, Progress, observer_of
-from placeto_tf.placing.result import INTERRUPTED, Baseline, PlacingResult, check_fits
+from placeto_tf.placing.result import BUDGET_USED, INTERRUPTED, Baseline, PlacingResult, check_fits
 from placeto_tf.placing.summaries import Events
 from placeto_tf.problem.executors import executor_at
 from placeto_tf.problem.host_options import own_host_note
@@ -241,7 +241,7 @@ def _search(
     return f"doubling the search time gained less than {budget.stop_within:.1%}"
   # `auto` ends with the budget, or leaves a rest that is too short for another search.
   used = is_auto or log.exhausted(budget)
-  return "the budget is used" if used else "the method has come to its end"
+  return BUDGET_USED if used else "the method has come to its end"
 
 
 def simulate(

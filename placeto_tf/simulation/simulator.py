@@ -14,7 +14,7 @@ from typing import Any, Dict, Optional, Tuple
 import numpy as np
 
 from placeto_tf.clusters.cluster import Cluster
-from placeto_tf.costs.op_costs import OpCosts
+from placeto_tf.costs.op_costs import OpCosts, launches_between
 from placeto_tf.errors import PlacementError
 from placeto_tf.graphs.computation_graph import ComputationGraph
 from placeto_tf.simulation.engines import ExtendedEngine, ReferenceEngine, needs_extensions
@@ -94,8 +94,7 @@ class Simulator:
     self.return_workspace(workspace)
     executions = self.graph.executions if self.costs.executions is None else self.costs.executions
     overlap = self.cluster.overlap[placements[0]]
-    launches = np.where(executions > 1, executions - 1 + overlap, 0.0)
-    launches_us = self.cluster.op_overhead_us * launches
+    launches_us = self.cluster.op_overhead_us * launches_between(executions, overlap)
     # Where launches overlap with kernels, the longer of the two is all that is seen of a run.
     launches_us[overlap * op_us > launches_us * (1 + 1e-9)] = 0.0
     return SimulationResult(

@@ -132,6 +132,7 @@ class GraphEmbedding(tf.keras.layers.Layer):
       [M, W].
     """
     # The product with 1 makes the gradient dense, so that it is clipped as a whole.
+    # Types [M, 16] beside the features.
     x = self._first(tf.concat([tf.gather(1.0 * self._types, op_types), features], axis=-1))
     for layer in self._rounds:
       x = layer(graph, x)

@@ -275,6 +275,7 @@ class HierarchicalPolicy(OneShotPolicy):
     Returns:
       [count, U + K] decisions.
     """
+    # From a table [U, K].
     groups = sample(rng, tf.nn.log_softmax(self._group_logits()).numpy(), count)
     features, allowed = self._inputs_of(groups)
     noise = rng.gumbel(size=allowed.shape).astype(np.float32)  # [count, K, D]

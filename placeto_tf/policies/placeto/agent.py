@@ -83,8 +83,7 @@ def exploring(weights: ScorerWeights, temperature: float, rng: np.random.Generat
     observation = tf.nest.map_structure(lambda value: value[0], observations)
     arms, count = observation[ARM], int(observation[environment_lib.NUM_ACTIONS])
     scores = weights.scores(arms[environment_lib.PAIR])[:count]  # open moves are the first arms
-    noisy = scores + temperature * rng.gumbel(size=count)
-    best = np.argsort(-noisy)[:moves // 2]
+    best = np.argsort(-(scores + temperature * rng.gumbel(size=count)))[:moves // 2]
     action = np.append(best, rng.integers(count, size=moves - len(best))).astype(np.int32)
     # The chosen arms' features, for the buffer; the process's preferences are no part of a gain.
     chosen = {name: value[action] for name, value in arms.items()}

@@ -173,7 +173,7 @@ class PublishedNetwork(network.DistributionNetwork):
     shape = tf.shape(placement)
     current = stack[CURRENT]  # [P, S, K]
     is_current = tf.reduce_max(tf.one_hot(current, shape[1], axis=1), axis=3)  # [P, G, S]
-    # Start times, relative to the current group's, are in the authors' code, not in the paper.
+    # Start times, less the current group's [P, S], are in the authors' code, not in the paper.
     start = by_group[START] - tf.gather(stack[START], current[:, :, 0], batch_dims=2)[:, None]
     static = arrays[derived.STATIC][:, :, None]  # [P, G, 1, 3]
     raw = tf.concat([
